@@ -1,0 +1,128 @@
+//! Opening: what the file says becomes the table.
+
+use crate::checkpoint::{self, Sweep, Write};
+use crate::commit::FENCE_BLOCK;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::options::StoreBuilder;
+use crate::position::{Home, Position};
+use crate::record::{Record, State, is_past};
+use crate::storage::{Opened, Storage};
+use crate::table::Slot;
+use crate::transition::{Event, Next, transition};
+use std::path::Path;
+
+impl Engine {
+    pub(crate) fn open(path: &Path, options: &StoreBuilder) -> Result<Self> {
+        options.check()?;
+        Self::recover(Storage::open(path, options)?, options)
+    }
+
+    pub(crate) fn in_memory(options: &StoreBuilder) -> Result<Self> {
+        options.check()?;
+        Self::recover(Storage::in_memory(options)?, options)
+    }
+
+    fn recover(Opened { storage, mut marks }: Opened, options: &StoreBuilder) -> Result<Self> {
+        let claims = storage.claims()?;
+        let engine = Self::with(options, storage, marks);
+        let now = engine.now();
+
+        // Every claim found open belongs to a process that is gone.
+        let interrupted: Vec<(Key, Record)> = claims
+            .into_iter()
+            .map(|(key, record)| {
+                let event = Event::Interrupt { fence: record.fence };
+                match transition(Some(&record), &event, now) {
+                    (Next::Is(interrupted), _) => (key, interrupted),
+                    _ => (key, record),
+                }
+            })
+            .collect();
+
+        // The claims as they are now, and fences that nobody had.
+        let writes: Vec<Write<'_>> = interrupted
+            .iter()
+            .map(|(key, record)| Write { key, before: Home::Claim(record.fence), after: Some(record) })
+            .collect();
+        marks.clock_ms = now.as_millis();
+        marks.fences_reserved = marks.fences_reserved.max(1) + FENCE_BLOCK;
+        let sweep = Sweep { now, records_max: 0, exact: false };
+        checkpoint::apply(&engine.storage, &writes, &mut marks, sweep, |_| {})
+            .map_err(|failure| failure.error)?;
+        engine.committer.reset(marks);
+
+        engine.load_records(now)?;
+        for (key, record) in interrupted {
+            engine.load_claim(key, record)?;
+        }
+        Ok(engine)
+    }
+
+    fn load_records(&self, now: crate::Timestamp) -> Result<()> {
+        let mut doubtful = Vec::new();
+        self.storage.scan(|position, stored| {
+            // Swept or not, it is dead; its key may be claimed anew.
+            if is_past(stored.expires_at, now) {
+                return Ok(());
+            }
+            let hash = self.table.hash(stored.key);
+            let mut shard = self.table.lock(hash);
+            if shard.has_hash(hash) {
+                doubtful.extend(shard.positions(hash).into_iter().map(|other| (other, position)));
+            }
+            shard.index(hash, position);
+            drop(shard);
+            if self.table.counts_scopes() {
+                let key = Key::from_framed(stored.key).expect("decoding checks the frame");
+                self.table.count_found(&key, false);
+            } else {
+                self.table.count_found_record();
+            }
+            Ok(())
+        })?;
+        // Two live records of one hash: two keys, or a damaged file.
+        for (one, other) in doubtful {
+            if self.storage.key_at(one)? == self.storage.key_at(other)? {
+                return Err(self.twice(&format!("rows {one:?} and {other:?} of keyonce.records")));
+            }
+        }
+        Ok(())
+    }
+
+    fn load_claim(&self, key: Key, record: Record) -> Result<()> {
+        let State::Interrupted { expires_at, .. } = record.state else {
+            unreachable!("recovery interrupts every claim")
+        };
+        let hash = self.table.hash(key.as_framed());
+        let home = Home::Claim(record.fence);
+        let fence = record.fence;
+        if self.lock_loaded(&key, hash)?.slot(hash, &key).is_some() {
+            return Err(self.twice(&format!("row {fence} of keyonce.claims and another row")));
+        }
+        self.table.count_found(&key, true);
+        self.table.expire_later(expires_at, fence, hash, &key);
+        self.table.lock(hash).put(Slot::new(key, hash, record, home));
+        Ok(())
+    }
+
+    #[cold]
+    fn twice(&self, rows: &str) -> Error {
+        Error::corrupted(format!("a damaged store in {}: {rows} are of one key", self.storage.name()))
+    }
+
+    /// For operators: how many of the records on disk have expired.
+    pub(crate) fn expired_records(&self) -> Result<usize> {
+        let now = self.now();
+        let passed = Position::unit_of(now);
+        let mut expired = 0;
+        self.storage.scan_to(Position::end_of_unit(now), |position, row| {
+            let stored = self.storage.codec.decode_record(position, row);
+            let dead = stored.map_or(position < passed, |stored| is_past(stored.expires_at, now));
+            expired += usize::from(dead);
+            true
+        })?;
+        Ok(expired)
+    }
+}

@@ -1,0 +1,496 @@
+//! The redb file: its tables, how it is created and opened, and reads from it.
+//!
+//! | table | from | to |
+//! |---|---|---|
+//! | `keyonce.meta` | name | the header (format, store id) and the marks (clock, fences, sequence) |
+//! | `keyonce.claims` | fence | an open or interrupted claim |
+//! | `keyonce.records` | position | a completed record, a short response in it |
+//! | `keyonce.payloads` | position | a long response |
+//!
+//! Writes are in [`checkpoint`](crate::checkpoint).
+//!
+//! **Invariant:** a file is published under its name only when it is a whole
+//! store: it is built under another name, closed, linked, and the folder synced.
+
+use crate::codec::{self, Codec, Marks, StoreId, StoredRecord};
+use crate::disk::{Disk, cannot};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::options::StoreBuilder;
+use crate::position::Position;
+use crate::record::{Fence, Record};
+use bytes::Bytes;
+use parking_lot::{RwLock, RwLockReadGuard};
+use redb::backends::InMemoryBackend;
+use redb::{
+    BackendError, Database, DatabaseError, ReadableDatabase as _, ReadableTable, StorageBackend,
+    StorageError, TableDefinition, TableError, TableHandle as _,
+};
+use std::io;
+use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyonce.meta");
+pub(crate) const CLAIMS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("keyonce.claims");
+pub(crate) const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("keyonce.records");
+pub(crate) const PAYLOADS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("keyonce.payloads");
+
+const HEADER: &str = "header";
+pub(crate) const MARKS: &str = "marks";
+/// What every redb file begins with.
+const REDB_MAGIC: &[u8; 9] = b"redb\x1A\x0A\xA9\x0D\x0A";
+/// A store being created is `<name>.new-…` until it is whole.
+const BUILDING: &str = ".new-";
+/// How often creation starts again when another process interferes.
+const CREATE_TRIES: u32 = 16;
+
+/// An open redb file with this crate's tables in it.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    /// `None` once closed. Readers and the committer share the lock; `close`
+    /// and `compact`, which need the database for themselves, take it whole.
+    database: RwLock<Option<Database>>,
+    pub(crate) codec: Codec,
+    /// For messages: the path, or "the store in memory".
+    name: String,
+}
+
+/// What the file said when it was opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) storage: Storage,
+    pub(crate) marks: Marks,
+}
+
+impl Storage {
+    /// Opens the store at `path`, or creates one if nothing is there.
+    pub(crate) fn open(path: &Path, options: &StoreBuilder) -> Result<Opened> {
+        let disk = &*options.disk;
+        for _ in 0..CREATE_TRIES {
+            match disk.open(path)? {
+                Some(backend) => return open_existing(backend, path, options),
+                None => create(disk, path, options)?,
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Io,
+            format!("{} appeared and vanished {CREATE_TRIES} times while it was opened", path.display()),
+        ))
+    }
+
+    pub(crate) fn in_memory(options: &StoreBuilder) -> Result<Opened> {
+        let name = "the store in memory".to_owned();
+        let database = guarded(&name, || {
+            let database = builder(options).create_with_backend(InMemoryBackend::new());
+            let database = database.map_err(|error| open_error(error, &name))?;
+            initialise(&database, &name)?;
+            Ok(database)
+        })?;
+        read_meta(database, name)
+    }
+
+    /// What to call this store in a message.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The database, for as long as the guard lives.
+    pub(crate) fn database(&self) -> Result<DatabaseGuard<'_>> {
+        let guard = self.database.read_recursive();
+        RwLockReadGuard::try_map(guard, Option::as_ref).map_err(|_| Error::closed())
+    }
+
+    /// Every open and interrupted claim.
+    pub(crate) fn claims(&self) -> Result<Vec<(Key, Record)>> {
+        self.read(|transaction| {
+            let mut claims = Vec::new();
+            for row in transaction.open_table(CLAIMS)?.iter()? {
+                let (fence, value) = row?;
+                claims.push(self.codec.decode_claim(Fence::new(fence.value()), value.value())?);
+            }
+            Ok(claims)
+        })
+    }
+
+    /// Calls `each` with every completed record, in the order of expiry.
+    pub(crate) fn scan(&self, mut each: impl FnMut(Position, &StoredRecord<'_>) -> Result<()>) -> Result<()> {
+        self.read(|transaction| {
+            for row in transaction.open_table(RECORDS)?.iter()? {
+                let (position, value) = row?;
+                let position = Position(position.value());
+                each(position, &self.codec.decode_record(position, value.value())?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `each` with the records that stand up to `last`, in order, until
+    /// it says `false`.
+    pub(crate) fn scan_to(
+        &self,
+        last: Position,
+        mut each: impl FnMut(Position, &[u8]) -> bool,
+    ) -> Result<()> {
+        self.read(|transaction| {
+            for row in transaction.open_table(RECORDS)?.range(..=last.0)? {
+                let (position, value) = row?;
+                if !each(Position(position.value()), value.value()) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The record at `position` if it is that of `key`; with its response.
+    ///
+    /// `Absent` if nothing stands there; `Other` if the record is another key's
+    /// (whose hash is the same).
+    pub(crate) fn record(&self, position: Position, key: &Key) -> Result<Found> {
+        self.read(|transaction| {
+            let Some(row) = transaction.open_table(RECORDS)?.get(position.0)? else {
+                return Ok(Found::Absent);
+            };
+            let stored = self.codec.decode_record(position, row.value())?;
+            if stored.key != key.as_framed() {
+                return Ok(Found::Other);
+            }
+            let payload = match stored.payload_len() {
+                None => None,
+                Some(_) => Some(self.payload(transaction, position, &stored)?),
+            };
+            Ok(Found::Record(stored.to_record(payload)))
+        })
+    }
+
+    /// The key of the record at `position`, if there is one.
+    pub(crate) fn key_at(&self, position: Position) -> Result<Option<Key>> {
+        self.read(|transaction| {
+            let Some(row) = transaction.open_table(RECORDS)?.get(position.0)? else { return Ok(None) };
+            Ok(Key::from_framed(self.codec.decode_record(position, row.value())?.key))
+        })
+    }
+
+    fn payload(
+        &self,
+        transaction: &redb::ReadTransaction,
+        position: Position,
+        stored: &StoredRecord<'_>,
+    ) -> Result<Bytes, ReadError> {
+        let row = transaction.open_table(PAYLOADS)?.get(position.0)?.ok_or_else(|| {
+            Error::corrupted(format!(
+                "a damaged store in {}: keyonce.payloads has no row {position:?}, which a record names",
+                self.name
+            ))
+        })?;
+        Ok(self.codec.decode_payload(position, stored, row.value())?)
+    }
+
+    fn read<T>(&self, body: impl FnOnce(&redb::ReadTransaction) -> Result<T, ReadError>) -> Result<T> {
+        let database = self.database()?;
+        guarded(&self.name, || {
+            let transaction = database.begin_read().map_err(ReadError::from);
+            transaction.and_then(|transaction| body(&transaction)).map_err(|error| error.within(&self.name))
+        })
+    }
+
+    /// Gives pages that are not in use back to the file system. `false` if
+    /// there were none.
+    pub(crate) fn compact(&self) -> Result<bool> {
+        let mut database = self.database.write();
+        let database = database.as_mut().ok_or_else(Error::closed)?;
+        guarded(&self.name, || {
+            database.compact().map_err(|error| storage_error(error, &self.name, "compact"))
+        })
+    }
+
+    /// Closes the file; later calls get `Closed`.
+    pub(crate) fn close(&self) -> Result<()> {
+        let Some(database) = self.database.write().take() else { return Ok(()) };
+        guarded(&self.name, || database.close().map_err(|error| storage_error(error, &self.name, "close")))
+    }
+}
+
+pub(crate) type DatabaseGuard<'a> = parking_lot::MappedRwLockReadGuard<'a, Database>;
+
+/// What stands at a position.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Record(Record),
+    Other,
+    Absent,
+}
+
+/// Runs a call into redb, and makes a panic there an error.
+///
+/// redb asserts what it believes about a file, so a file that was damaged while
+/// it was open, or opened without the check, can make it panic. Bytes on disk
+/// must not bring a service down.
+pub(crate) fn guarded<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Error::corrupted(format!("{name} made the storage engine panic: {said}")))
+    })
+}
+
+/// An error of redb about the store `name`, while doing `what`.
+pub(crate) fn storage_error(error: impl Into<redb::Error>, name: &str, what: &str) -> Error {
+    let error = error.into();
+    let kind = match error {
+        redb::Error::Corrupted(_) => ErrorKind::Corrupted,
+        redb::Error::DatabaseClosed => ErrorKind::Closed,
+        _ => ErrorKind::StorageFailed,
+    };
+    Error::with_source(kind, format!("cannot {what} {name}"), error)
+}
+
+/// What a read transaction can end with: redb's errors, or ours.
+pub(crate) enum ReadError {
+    Redb(redb::Error),
+    Ours(Error),
+}
+
+impl ReadError {
+    fn within(self, name: &str) -> Error {
+        match self {
+            Self::Redb(error) => storage_error(error, name, "read"),
+            Self::Ours(error) => error,
+        }
+    }
+}
+
+impl From<Error> for ReadError {
+    fn from(error: Error) -> Self {
+        Self::Ours(error)
+    }
+}
+
+impl From<StorageError> for ReadError {
+    fn from(error: StorageError) -> Self {
+        Self::Redb(error.into())
+    }
+}
+
+impl From<TableError> for ReadError {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::Storage(error) => error.into(),
+            // Not there, or not of our types: the file was changed by others.
+            error => Self::Redb(redb::Error::Corrupted(error.to_string())),
+        }
+    }
+}
+
+impl From<redb::TransactionError> for ReadError {
+    fn from(error: redb::TransactionError) -> Self {
+        Self::Redb(error.into())
+    }
+}
+
+fn builder(options: &StoreBuilder) -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(options.storage_cache_bytes);
+    builder.set_check_integrity_on_open(options.check_on_open);
+    builder
+}
+
+/// Builds a new store beside `path` and links it there. `Ok` also when another
+/// process was first.
+fn create(disk: &dyn Disk, path: &Path, options: &StoreBuilder) -> Result<()> {
+    // What a crash left of earlier tries is nobody's.
+    for leftover in disk.leftovers(path, BUILDING).map_err(|error| cannot("create", path, error))? {
+        let _ = disk.remove(&leftover);
+    }
+    let building = building_name(path);
+    let backend = disk.create(&building).map_err(|error| cannot("create", path, error))?;
+    let name = path.display().to_string();
+    let built = guarded(&name, || {
+        let database = builder(options).create_with_backend(Boxed(backend));
+        let database = database.map_err(|error| open_error(error, &name))?;
+        initialise(&database, &name)?;
+        database.close().map_err(|error| storage_error(error, &name, "create"))
+    });
+    let published = built.and_then(|()| match disk.publish(&building, path) {
+        Ok(()) => disk.sync_folder(path).map_err(|error| cannot("create", path, error)),
+        // Another process was first; or it took our file for a leftover.
+        Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
+            Ok(())
+        }
+        Err(error) => Err(cannot("link", path, error)),
+    });
+    // The file has its name, or is of no use: a leftover either way, which the
+    // next creation beside it removes if this does not.
+    let _ = disk.remove(&building);
+    published
+}
+
+fn building_name(path: &Path) -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!("{BUILDING}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    name.into()
+}
+
+fn open_existing(backend: Box<dyn StorageBackend>, path: &Path, options: &StoreBuilder) -> Result<Opened> {
+    let name = path.display().to_string();
+    check_magic(&*backend, &name)?;
+    let database = guarded(&name, || {
+        let database = builder(options).create_with_backend(Boxed(backend));
+        let database = database.map_err(|error| open_error(error, &name))?;
+        if !has_meta(&database, &name)? {
+            if !options.adopt {
+                return Err(Error::new(
+                    ErrorKind::ForeignDatabase,
+                    format!("{name} is a redb database without a keyonce store in it"),
+                ));
+            }
+            initialise(&database, &name)?;
+        }
+        Ok(database)
+    })?;
+    read_meta(database, name)
+}
+
+fn check_magic(backend: &dyn StorageBackend, name: &str) -> Result<()> {
+    let cannot_read =
+        |error| Error::with_source(ErrorKind::Io, format!("cannot read {name}"), io_error(error));
+    let not_a_store = |what: &str| {
+        Err(Error::new(
+            ErrorKind::NotAStore,
+            format!("{name} is {what}, not a keyonce store: it was not touched"),
+        ))
+    };
+    let len = backend.len().map_err(cannot_read)?;
+    if len == 0 {
+        return not_a_store("an empty file");
+    }
+    let mut start = [0; 16];
+    let start = &mut start[..usize::try_from(len.min(16)).expect("at most 16")];
+    backend.read(0, start).map_err(cannot_read)?;
+    if start.starts_with(REDB_MAGIC) {
+        return Ok(());
+    }
+    not_a_store(match &*start {
+        b"SQLite format 3\0" => "a SQLite database",
+        start if start.iter().all(|&byte| byte == 0) => "a file that begins with zeros",
+        start if start.iter().all(|byte| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~')) => "a text",
+        _ => "a file of another kind",
+    })
+}
+
+fn io_error(error: impl Into<BackendError>) -> io::Error {
+    error.into().into()
+}
+
+fn open_error(error: DatabaseError, name: &str) -> Error {
+    match error {
+        DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => Error::with_source(
+            ErrorKind::AlreadyOpen,
+            format!("{name} is open already, in this process or another"),
+            redb::Error::from(error),
+        ),
+        DatabaseError::UpgradeRequired(version) => Error::new(
+            ErrorKind::NotAStore,
+            format!(
+                "{name} is a redb database of the old file format {version}, which no keyonce store ever had"
+            ),
+        ),
+        DatabaseError::Storage(StorageError::Io(error)) => {
+            let kind = match error.kind() {
+                // What redb says of a file that it cannot make sense of.
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => ErrorKind::Corrupted,
+                _ => ErrorKind::Io,
+            };
+            Error::with_source(kind, format!("cannot open {name}"), error)
+        }
+        error => storage_error(error, name, "open"),
+    }
+}
+
+/// Whether the file has our meta table: whether it was ever a store.
+fn has_meta(database: &Database, name: &str) -> Result<bool> {
+    let transaction = database.begin_read().map_err(|error| storage_error(error, name, "read"))?;
+    let mut tables = transaction.list_tables().map_err(|error| storage_error(error, name, "read"))?;
+    Ok(tables.any(|table| table.name() == META.name()))
+}
+
+/// Makes an empty store in a database, in one transaction.
+fn initialise(database: &Database, name: &str) -> Result<()> {
+    let id = StoreId::random()?;
+    let write = || -> Result<(), redb::Error> {
+        let mut transaction = database.begin_write()?;
+        transaction.set_two_phase_commit(true);
+        {
+            let mut meta = transaction.open_table(META)?;
+            meta.insert(HEADER, &*codec::encode_header(id))?;
+            meta.insert(MARKS, &*Codec::new(id).encode_marks(Marks::default()))?;
+            transaction.open_table(CLAIMS)?;
+            transaction.open_table(RECORDS)?;
+            transaction.open_table(PAYLOADS)?;
+        }
+        Ok(transaction.commit()?)
+    };
+    write().map_err(|error| storage_error(error, name, "initialise"))
+}
+
+fn read_meta(database: Database, name: String) -> Result<Opened> {
+    let (codec, marks) = guarded(&name, || {
+        let read = || -> Result<(Codec, Marks), ReadError> {
+            let meta = database.begin_read()?.open_table(META)?;
+            let missing = |row| Error::corrupted(format!("a damaged store: keyonce.meta has no row `{row}`"));
+            let header = meta.get(HEADER)?.ok_or_else(|| missing(HEADER))?;
+            let codec = Codec::new(codec::decode_header(header.value())?);
+            let marks = meta.get(MARKS)?.ok_or_else(|| missing(MARKS))?;
+            Ok((codec, codec.decode_marks(marks.value())?))
+        };
+        read().map_err(|error| error.within(&name))
+    })
+    .map_err(|error| Error::with_source(error.kind(), format!("cannot open {name}"), error))?;
+    Ok(Opened { storage: Storage { database: RwLock::new(Some(database)), codec, name }, marks })
+}
+
+/// redb takes a backend by value; this is one that [`Disk`] chose.
+#[derive(Debug)]
+struct Boxed(Box<dyn StorageBackend>);
+
+impl StorageBackend for Boxed {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_range(start, end)
+    }
+    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_shared_range(start, end)
+    }
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.lock_range(start, end)
+    }
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.lock_shared_range(start, end)
+    }
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.unlock_range(start, end)
+    }
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.query_lock_range(start, end)
+    }
+}

@@ -1,0 +1,4 @@
+//! The integration tests: one binary, a module for each subject.
+
+mod begin;
+mod support;

@@ -1,0 +1,41 @@
+//! What every module needs: keys, clocks, and shorthand for the four answers.
+
+use keyonce::{Begin, Claim, Fingerprint, Key, ManualClock, Response, Store, StoreBuilder, Timestamp};
+use std::path::Path;
+
+pub(crate) fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+pub(crate) fn print(what: &str) -> Fingerprint {
+    Fingerprint::of(what)
+}
+
+/// A clock that stands at a day in 2026.
+pub(crate) fn clock() -> ManualClock {
+    ManualClock::new(Timestamp::from_millis(1_780_000_000_000))
+}
+
+pub(crate) fn builder(clock: &ManualClock) -> StoreBuilder {
+    Store::builder().clock(clock.clone())
+}
+
+pub(crate) fn open(path: &Path, clock: &ManualClock) -> Store {
+    builder(clock).open(path).unwrap()
+}
+
+#[track_caller]
+pub(crate) fn fresh(begin: Begin) -> Claim {
+    match begin {
+        Begin::Fresh(claim) => claim,
+        other => panic!("expected Fresh, got {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn replay(begin: Begin) -> Response {
+    match begin {
+        Begin::Replay(response) => response,
+        other => panic!("expected Replay, got {other:?}"),
+    }
+}
