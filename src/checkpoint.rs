@@ -61,8 +61,10 @@ pub(crate) struct Failure {
 
 /// Applies `writes`, sweeps, and commits durably, all or nothing.
 ///
-/// `dead` is told of every swept record before the commit. They have expired
-/// for good, so it does no harm if the commit then fails.
+/// `marks` are those on disk, which become `wanted`, with the sequence numbers
+/// that were used. `dead` is told of every swept record before the commit. They
+/// have expired for good, so it does no harm if the commit then fails. With
+/// nothing to write, nothing is written.
 ///
 /// Commits in one phase: callers wait for this, a second sync would double what
 /// they wait, and redb tells a whole one-phase commit by its checksum.
@@ -70,13 +72,14 @@ pub(crate) fn apply(
     storage: &Storage,
     writes: &[Write<'_>],
     marks: &mut Marks,
+    wanted: Marks,
     sweep: Sweep,
-    mut dead: impl FnMut(&[Swept]),
+    dead: impl FnOnce(&[Swept]),
 ) -> Result<Applied, Failure> {
     let not_written = |error| Failure { unknown: false, error };
     let database = storage.database().map_err(not_written)?;
     let mut unknown = false;
-    let mut new_marks = *marks;
+    let mut new_marks = wanted;
     let result = guarded(storage.name(), || {
         let failed = |error: redb::Error| storage_error(error, storage.name(), "write to");
         let transaction = database.begin_write().map_err(|error| failed(error.into()))?;

@@ -240,14 +240,14 @@ impl Committer {
             exact: sweep.is_some(),
         };
         let mut marks = self.marks.lock();
-        marks.clock_ms = marks.clock_ms.max(sweep.now.as_millis());
+        let mut wanted = *marks;
+        wanted.clock_ms = wanted.clock_ms.max(sweep.now.as_millis());
         let next_fence = engine.next_fence();
-        if next_fence + FENCE_BLOCK / 2 > marks.fences_reserved {
-            marks.fences_reserved = next_fence + FENCE_BLOCK;
+        if next_fence + FENCE_BLOCK / 2 > wanted.fences_reserved {
+            wanted.fences_reserved = next_fence + FENCE_BLOCK;
         }
-        let applied = checkpoint::apply(engine.storage(), &writes, &mut marks, sweep, |swept| {
-            engine.forget_swept(swept);
-        });
+        let forget = |swept: &[Swept]| engine.forget_swept(swept);
+        let applied = checkpoint::apply(engine.storage(), &writes, &mut marks, wanted, sweep, forget);
         drop(marks);
         drop(writes);
         match applied {

@@ -20,10 +20,10 @@ use crate::storage::{Found, Storage};
 use crate::table::{ClaimTable, Pending, Room, Shard, Slot};
 use crate::time::{Clock, Timestamp};
 use crate::transition::{Event, Next, Outcome, transition};
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// One open store.
 #[derive(Debug)]
@@ -38,8 +38,10 @@ pub(crate) struct Engine {
     /// The latest time seen, in milliseconds: time never goes backward.
     latest_ms: AtomicU64,
     next_fence: AtomicU64,
-    /// The time at which room was last looked for among the expired.
-    looked_for_room_ms: AtomicU64,
+    /// When room was last looked for among the expired. No other lock is held
+    /// when this is taken.
+    looked_for_room_at: Mutex<Option<Timestamp>>,
+    closed: AtomicBool,
     pub(crate) replays: AtomicU64,
 }
 
@@ -75,11 +77,16 @@ impl Engine {
         let now = self.clock.now().as_millis();
         // Timestamp::MAX stands for "never", so time stops just before.
         let now = now.min(Timestamp::MAX.as_millis() - 1);
-        Timestamp::from_millis(self.latest_ms.fetch_max(now, Ordering::AcqRel).max(now))
+        let mut latest = self.latest_ms.load(Ordering::Acquire);
+        if latest < now {
+            latest = self.latest_ms.fetch_max(now, Ordering::AcqRel).max(now);
+        }
+        Timestamp::from_millis(latest)
     }
 
     pub(crate) fn begin(&self, key: &Key, fingerprint: Fingerprint) -> Result<Begun> {
         let hash = self.table.hash(key.as_framed());
+        let mut looked_for_room = false;
         loop {
             let shard = self.lock_loaded(key, hash)?;
             match self.try_begin(shard, key, hash, fingerprint) {
@@ -94,12 +101,11 @@ impl Engine {
                     return Ok(begun);
                 }
                 Err(Blocked::Settling(parker)) => parker.wait(),
-                Err(Blocked::Full(error)) => {
-                    if !self.look_for_room()? {
-                        return Err(error);
-                    }
+                Err(Blocked::Full(_)) if !looked_for_room => {
+                    looked_for_room = true;
+                    self.look_for_room()?;
                 }
-                Err(Blocked::Refused(error)) => return Err(error),
+                Err(Blocked::Full(error) | Blocked::Refused(error)) => return Err(error),
             }
         }
     }
@@ -202,7 +208,7 @@ impl Engine {
             {
                 let mut shard = self.table.lock(hash);
                 let waits = shard.slot(hash, key).is_some_and(|slot| must_wait(&slot.record));
-                if !waits {
+                if !waits || self.closed.load(Ordering::Acquire) {
                     continue; // It ended just now.
                 }
                 shard.join(key, woken, &parker);
@@ -266,7 +272,7 @@ impl Engine {
         self.table.expire_later(record.expires_at(), fence, hash, key);
         slot.record = record;
         // Under Hold there is nothing for a waiter to take; it waits on.
-        if slot.record.expires_at() != Timestamp::MAX {
+        if !must_wait(&slot.record) {
             shard.wake_first(key);
         }
     }
@@ -330,6 +336,11 @@ impl Engine {
     fn lock_loaded(&self, key: &Key, hash: u64) -> Result<MutexGuard<'_, Shard>> {
         loop {
             let mut shard = self.table.lock(hash);
+            // With the lock held, so that no one who is told of the end later
+            // joins a queue after it was woken.
+            if self.closed.load(Ordering::Acquire) {
+                return Err(Error::closed());
+            }
             if shard.slot(hash, key).is_some() {
                 return Ok(shard);
             }
@@ -411,14 +422,18 @@ impl Engine {
         forgotten
     }
 
-    /// Sweeps because a limit is reached. `false` if nothing could have expired
-    /// since the last time, or nothing had.
-    fn look_for_room(&self) -> Result<bool> {
-        let now = self.now().as_millis();
-        if self.looked_for_room_ms.swap(now, Ordering::AcqRel) == now {
-            return Ok(false);
+    /// Sweeps because a limit is reached: at most once in a second of the
+    /// store's time, so that those who are refused do not slow down those who
+    /// work. Who comes meanwhile waits for the result.
+    fn look_for_room(&self) -> Result<()> {
+        const INTERVAL: Duration = Duration::from_secs(1);
+        let mut looked_at = self.looked_for_room_at.lock();
+        let now = self.now();
+        if looked_at.is_none_or(|at| now.saturating_since(at) >= INTERVAL) {
+            self.sweep()?;
+            *looked_at = Some(now);
         }
-        Ok(self.sweep()? > 0)
+        Ok(())
     }
 
     pub(crate) fn check_response(&self, len: usize) -> Result<()> {
@@ -439,6 +454,8 @@ impl Engine {
     }
 
     pub(crate) fn close(&self) -> Result<()> {
+        self.closed.store(true, Ordering::Release);
+        self.table.each_shard(Shard::wake_everybody);
         self.committer.close(self, || self.storage.close())
     }
 }
@@ -472,7 +489,8 @@ impl Engine {
             clock: Arc::clone(&options.clock),
             latest_ms: AtomicU64::new(marks.clock_ms),
             next_fence: AtomicU64::new(marks.fences_reserved.max(1)),
-            looked_for_room_ms: AtomicU64::new(u64::MAX),
+            looked_for_room_at: Mutex::new(None),
+            closed: AtomicBool::new(false),
             replays: AtomicU64::new(0),
         }
     }

@@ -111,7 +111,7 @@ impl StoreBuilder {
     /// Each costs at most 40 bytes of memory, so the default is 2 GB. A `begin`
     /// of a new key over it gets
     /// [`LimitReached`](crate::ErrorKind::LimitReached), after what has expired
-    /// was swept.
+    /// was swept (at most once a second).
     pub fn live_keys_max(mut self, keys: usize) -> Self {
         self.live_keys_max = keys;
         self

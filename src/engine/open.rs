@@ -1,15 +1,17 @@
 //! Opening: what the file says becomes the table.
 
 use crate::checkpoint::{self, Sweep, Write};
+use crate::codec::Marks;
 use crate::commit::FENCE_BLOCK;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::options::StoreBuilder;
 use crate::position::{Home, Position};
-use crate::record::{Record, State, is_past};
+use crate::record::{Fence, Record, State, is_past};
 use crate::storage::{Opened, Storage};
 use crate::table::Slot;
+use crate::time::Timestamp;
 use crate::transition::{Event, Next, transition};
 use std::path::Path;
 
@@ -29,6 +31,11 @@ impl Engine {
         let engine = Self::with(options, storage, marks);
         let now = engine.now();
 
+        let beyond = Fence::new(marks.fences_reserved);
+        if let Some((_, record)) = claims.iter().find(|(_, record)| record.fence >= beyond) {
+            return Err(engine.beyond(record.fence, beyond));
+        }
+
         // Every claim found open belongs to a process that is gone.
         let interrupted: Vec<(Key, Record)> = claims
             .into_iter()
@@ -46,26 +53,32 @@ impl Engine {
             .iter()
             .map(|(key, record)| Write { key, before: Home::Claim(record.fence), after: Some(record) })
             .collect();
-        marks.clock_ms = now.as_millis();
-        marks.fences_reserved = marks.fences_reserved.max(1) + FENCE_BLOCK;
+        let wanted = Marks {
+            clock_ms: now.as_millis(),
+            fences_reserved: marks.fences_reserved.max(1) + FENCE_BLOCK,
+            ..marks
+        };
         let sweep = Sweep { now, records_max: 0, exact: false };
-        checkpoint::apply(&engine.storage, &writes, &mut marks, sweep, |_| {})
+        checkpoint::apply(&engine.storage, &writes, &mut marks, wanted, sweep, |_| {})
             .map_err(|failure| failure.error)?;
         engine.committer.reset(marks);
 
-        engine.load_records(now)?;
+        engine.load_records(now, beyond)?;
         for (key, record) in interrupted {
             engine.load_claim(key, record)?;
         }
         Ok(engine)
     }
 
-    fn load_records(&self, now: crate::Timestamp) -> Result<()> {
+    fn load_records(&self, now: Timestamp, beyond: Fence) -> Result<()> {
         let mut doubtful = Vec::new();
         self.storage.scan(|position, stored| {
             // Swept or not, it is dead; its key may be claimed anew.
             if is_past(stored.expires_at, now) {
                 return Ok(());
+            }
+            if stored.fence >= beyond {
+                return Err(self.beyond(stored.fence, beyond));
             }
             let hash = self.table.hash(stored.key);
             let mut shard = self.table.lock(hash);
@@ -105,6 +118,15 @@ impl Engine {
         self.table.expire_later(expires_at, fence, hash, &key);
         self.table.lock(hash).put(Slot::new(key, hash, record, home));
         Ok(())
+    }
+
+    /// Fences only grow: one that was never handed out is damage.
+    #[cold]
+    fn beyond(&self, fence: Fence, beyond: Fence) -> Error {
+        Error::corrupted(format!(
+            "a damaged store in {}: a row has the fence {fence}, and none from {beyond} on was handed out",
+            self.storage.name()
+        ))
     }
 
     #[cold]

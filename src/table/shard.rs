@@ -107,6 +107,7 @@ impl Shard {
             self.cached -= 1;
             self.cache_bytes -= slot.cost();
         }
+        self.give_memory_back();
         Some(slot)
     }
 
@@ -251,6 +252,13 @@ impl Shard {
             return;
         }
         for parker in self.waiters.remove(key).unwrap_or_default() {
+            parker.tell(());
+        }
+    }
+
+    /// Wakes all who wait, for whatever key: the store is closed.
+    pub(crate) fn wake_everybody(&mut self) {
+        for parker in self.waiters.drain().flat_map(|(_, queue)| queue) {
             parker.tell(());
         }
     }
