@@ -35,6 +35,13 @@ impl Commits for Engine {
         if let Some(pending) = slot.pending.take() {
             pending.end();
         }
+        if let (Change::End, Ok(_), State::Interrupted { expires_at, .. }) =
+            (&change, &written, &slot.record.state)
+        {
+            // Resolved or forgotten.
+            self.table.count_interrupted_out();
+            self.table.expire_no_more(*expires_at, slot.record.fence);
+        }
         match (change, written, after) {
             (Change::Note, ..) | (Change::Claim(_), Ok(_), _) => {}
             (Change::Claim(prior), Err(()), _) => self.take_back(&mut shard, hash, &key, prior),
