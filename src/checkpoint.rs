@@ -59,7 +59,8 @@ pub(crate) struct Failure {
     pub(crate) error: Error,
 }
 
-/// Applies `writes`, sweeps, and commits durably, all or nothing.
+/// Applies `writes`, sweeps, and commits durably, all or nothing. `marks` are
+/// those on disk, and become the `next` ones, with the sequence moved on.
 ///
 /// `dead` is told of every swept record before the commit. They have expired
 /// for good, so it does no harm if the commit then fails.
@@ -70,13 +71,14 @@ pub(crate) fn apply(
     storage: &Storage,
     writes: &[Write<'_>],
     marks: &mut Marks,
+    next: Marks,
     sweep: Sweep,
     mut dead: impl FnMut(&[Swept]),
 ) -> Result<Applied, Failure> {
     let not_written = |error| Failure { unknown: false, error };
     let database = storage.database().map_err(not_written)?;
     let mut unknown = false;
-    let mut new_marks = *marks;
+    let mut new_marks = next;
     let result = guarded(storage.name(), || {
         let failed = |error: redb::Error| storage_error(error, storage.name(), "write to");
         let transaction = database.begin_write().map_err(|error| failed(error.into()))?;

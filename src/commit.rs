@@ -240,12 +240,13 @@ impl Committer {
             exact: sweep.is_some(),
         };
         let mut marks = self.marks.lock();
-        marks.clock_ms = marks.clock_ms.max(sweep.now.as_millis());
+        let mut next = *marks;
+        next.clock_ms = next.clock_ms.max(sweep.now.as_millis());
         let next_fence = engine.next_fence();
-        if next_fence + FENCE_BLOCK / 2 > marks.fences_reserved {
-            marks.fences_reserved = next_fence + FENCE_BLOCK;
+        if next_fence + FENCE_BLOCK / 2 > next.fences_reserved {
+            next.fences_reserved = next_fence + FENCE_BLOCK;
         }
-        let applied = checkpoint::apply(engine.storage(), &writes, &mut marks, sweep, |swept| {
+        let applied = checkpoint::apply(engine.storage(), &writes, &mut marks, next, sweep, |swept| {
             engine.forget_swept(swept);
         });
         drop(marks);

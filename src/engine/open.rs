@@ -1,6 +1,7 @@
 //! Opening: what the file says becomes the table.
 
 use crate::checkpoint::{self, Sweep, Write};
+use crate::codec::Marks;
 use crate::commit::FENCE_BLOCK;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -46,10 +47,13 @@ impl Engine {
             .iter()
             .map(|(key, record)| Write { key, before: Home::Claim(record.fence), after: Some(record) })
             .collect();
-        marks.clock_ms = now.as_millis();
-        marks.fences_reserved = marks.fences_reserved.max(1) + FENCE_BLOCK;
+        let next = Marks {
+            clock_ms: now.as_millis(),
+            fences_reserved: marks.fences_reserved.max(1) + FENCE_BLOCK,
+            ..marks
+        };
         let sweep = Sweep { now, records_max: 0, exact: false };
-        checkpoint::apply(&engine.storage, &writes, &mut marks, sweep, |_| {})
+        checkpoint::apply(&engine.storage, &writes, &mut marks, next, sweep, |_| {})
             .map_err(|failure| failure.error)?;
         engine.committer.reset(marks);
 
