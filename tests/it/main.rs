@@ -2,4 +2,5 @@
 
 mod begin;
 mod model;
+mod reopening;
 mod support;
