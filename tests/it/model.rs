@@ -54,10 +54,11 @@ impl Tally {
 }
 
 /// The same cases in every run, unless `KEYONCE_SEED` asks for others.
-fn rng() -> TestRng {
+fn rng(variant: u64) -> TestRng {
     let seed = std::env::var("KEYONCE_SEED").map_or(0, |seed| seed.parse::<u64>().expect("a number"));
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[8..16].copy_from_slice(&variant.to_le_bytes());
     TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)
 }
 
@@ -65,8 +66,8 @@ fn rng() -> TestRng {
 fn run<const VARIANT: usize>() {
     let config = Config { failure_persistence: None, max_shrink_iters: 4_000, ..Config::default() };
     let cases = config.cases as usize;
-    let strategy = Model::sequential_strategy(1..50);
-    let mut runner = TestRunner::new_with_rng(config.clone(), rng());
+    let strategy = Model::sequential_strategy(1..60);
+    let mut runner = TestRunner::new_with_rng(config.clone(), rng(VARIANT as u64));
     let ran = runner.run(&strategy, |(state, steps, seen)| {
         Subject::<VARIANT>::test_sequential(config.clone(), state, steps, seen);
         Ok(())

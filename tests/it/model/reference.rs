@@ -140,15 +140,15 @@ impl ReferenceStateMachine for Model {
             3 => (key(), resolution()).prop_map(|(key, resolution)| Step::Resolve(key, resolution)),
             1 => Just(Step::Sweep),
             1 => Just(Step::Compact),
-            6 => clock().prop_map(Step::Clock),
-            2 => policy().prop_map(Step::Reopen),
-            2 => policy().prop_map(Step::Crash),
+            4 => clock().prop_map(Step::Clock),
+            1 => policy().prop_map(Step::Reopen),
+            1 => policy().prop_map(Step::Crash),
         ];
         if model.claims.is_empty() {
             return any_time.boxed();
         }
         prop_oneof![
-            34 => any_time,
+            30 => any_time,
             10 => (claim(), response()).prop_map(|(claim, response)| Step::Complete(claim, response)),
             1 => claim().prop_map(Step::CompleteTooLong),
             3 => claim().prop_map(Step::Abandon),
@@ -216,7 +216,7 @@ fn key() -> impl Strategy<Value = Key> {
 }
 
 fn fingerprint() -> impl Strategy<Value = Fingerprint> {
-    prop_oneof![6 => Just(Fingerprint::NONE), 1 => Just(print("a")), 1 => Just(print("b"))]
+    prop_oneof![18 => Just(Fingerprint::NONE), 1 => Just(print("a")), 1 => Just(print("b"))]
 }
 
 fn response() -> impl Strategy<Value = Vec<u8>> {
