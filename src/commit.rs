@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How many fences are reserved on disk at a time.
 pub(crate) const FENCE_BLOCK: u64 = 1 << 20;
@@ -77,6 +77,8 @@ pub(crate) struct Committer {
     queue: Mutex<Queue>,
     /// Held by whoever commits; for the length of the commit.
     marks: Mutex<Marks>,
+    /// Whether the queue's state is `Closed`, for callers that write nothing.
+    closed: AtomicBool,
     pub(crate) commits: AtomicU64,
     pub(crate) entries: AtomicU64,
     pub(crate) swept: AtomicU64,
@@ -109,6 +111,7 @@ impl Committer {
                 state: Health::Well,
             }),
             marks: Mutex::new(marks),
+            closed: AtomicBool::new(false),
             commits: AtomicU64::new(0),
             entries: AtomicU64::new(0),
             swept: AtomicU64::new(0),
@@ -132,6 +135,11 @@ impl Committer {
     /// Whether writes are accepted.
     pub(crate) fn check(&self) -> Result<()> {
         self.queue.lock().state.check()
+    }
+
+    /// Whether the store is open, failed or not.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::closed()) } else { Ok(()) }
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -175,6 +183,7 @@ impl Committer {
             let refused = {
                 let mut queue = self.queue.lock();
                 queue.state = Health::Closed;
+                self.closed.store(true, Ordering::Release);
                 mem::take(&mut queue.entries)
             };
             self.refuse(refused, engine);

@@ -205,6 +205,9 @@ impl Engine {
                 if !waits {
                     continue; // It ended just now.
                 }
+                // Closing wakes those who wait, and locks the shard for it
+                // after it has said so: nobody joins unseen.
+                self.committer.check_open()?;
                 shard.join(key, woken, &parker);
             }
             if parker.wait_until(deadline).is_some() {
@@ -328,6 +331,7 @@ impl Engine {
     /// Locks the key's shard, with the key's slot in it if the key is known at
     /// all: a record that is only on disk is read into the replay cache first.
     fn lock_loaded(&self, key: &Key, hash: u64) -> Result<MutexGuard<'_, Shard>> {
+        self.committer.check_open()?;
         loop {
             let mut shard = self.table.lock(hash);
             if shard.slot(hash, key).is_some() {
@@ -439,7 +443,9 @@ impl Engine {
     }
 
     pub(crate) fn close(&self) -> Result<()> {
-        self.committer.close(self, || self.storage.close())
+        let closed = self.committer.close(self, || self.storage.close());
+        self.table.each_shard(Shard::wake_everybody);
+        closed
     }
 }
 

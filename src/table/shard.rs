@@ -259,6 +259,13 @@ impl Shard {
         }
     }
 
+    /// Wakes all who wait, for whatever key: nothing will come any more.
+    pub(crate) fn wake_everybody(&mut self) {
+        for parker in self.waiters.drain().flat_map(|(_, queue)| queue) {
+            parker.tell(());
+        }
+    }
+
     pub(crate) fn waiting(&self) -> usize {
         self.waiters.values().map(VecDeque::len).sum()
     }
