@@ -221,6 +221,8 @@ impl Engine {
             if self.table.lock(hash).leave(key, &parker) {
                 return begun;
             }
+            // Heard now, so that it does not end the next wait as well.
+            let _ = parker.heard();
             woken = true;
         }
     }

@@ -140,18 +140,20 @@ impl ClaimTable {
     /// Makes room for a claim of `key`, or says which limit is in the way.
     pub(crate) fn make_room(&self, key: &Key, room: Room) -> Result<(), Error> {
         let counts = &self.counts;
-        if room.new_claim && !raise(&counts.claims, counts.claims_max) {
-            return Err(limit(format!(
-                "{} claims are open or interrupted: open_claims_max is {}",
-                counts.claims_max, counts.claims_max
-            )));
+        if room.new_claim {
+            raise(&counts.claims, counts.claims_max).map_err(|claims| {
+                limit(format!(
+                    "{claims} claims are open or interrupted: open_claims_max is {}",
+                    counts.claims_max
+                ))
+            })?;
         }
         if room.new_key {
-            if !raise(&counts.keys, counts.keys_max) {
+            if let Err(keys) = raise(&counts.keys, counts.keys_max) {
                 self.give_back(key, Room { new_key: false, ..room });
                 return Err(limit(format!(
-                    "{} keys are remembered: live_keys_max is {}",
-                    counts.keys_max, counts.keys_max
+                    "{keys} keys are remembered: live_keys_max is {}",
+                    counts.keys_max
                 )));
             }
             if let Err(error) = counts.scopes.as_ref().map_or(Ok(()), |scopes| scopes.count_in(key)) {
@@ -291,11 +293,11 @@ impl ScopeCounts {
     }
 }
 
-/// Adds one unless that would pass `max`.
-fn raise(count: &AtomicUsize, max: usize) -> bool {
+/// Adds one, unless that would pass `max`: then says what the count is.
+fn raise(count: &AtomicUsize, max: usize) -> Result<(), usize> {
     count
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < max).then_some(count + 1))
-        .is_ok()
+        .map(drop)
 }
 
 #[cold]

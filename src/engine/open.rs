@@ -134,14 +134,21 @@ impl Engine {
         Error::corrupted(format!("a damaged store in {}: {rows} are of one key", self.storage.name()))
     }
 
-    /// For operators: how many of the records on disk have expired.
+    /// For operators: how many of the records that the index has are expired.
+    /// What had expired when the store opened is on disk, but not in the index.
     pub(crate) fn expired_records(&self) -> Result<usize> {
         let now = self.now();
         let passed = Position::unit_of(now);
         let mut expired = 0;
         self.storage.scan_to(Position::end_of_unit(now), |position, row| {
-            let stored = self.storage.codec.decode_record(position, row);
-            let dead = stored.map_or(position < passed, |stored| is_past(stored.expires_at, now));
+            let dead = match self.storage.codec.decode_record(position, row) {
+                Ok(stored) if is_past(stored.expires_at, now) => {
+                    let hash = self.table.hash(stored.key);
+                    self.table.lock(hash).has(hash, position)
+                }
+                Ok(_) => false,
+                Err(_) => position < passed,
+            };
             expired += usize::from(dead);
             true
         })?;

@@ -181,6 +181,10 @@ impl Shard {
         self.index.iter_hash(hash).any(|entry| entry.0 == hash)
     }
 
+    pub(crate) fn has(&self, hash: u64, position: Position) -> bool {
+        self.index.find(hash, |entry| *entry == (hash, position)).is_some()
+    }
+
     pub(crate) fn index(&mut self, hash: u64, position: Position) {
         self.index.insert_unique(hash, (hash, position), |entry| entry.0);
     }

@@ -1,4 +1,8 @@
 //! The integration tests: one binary, a module for each subject.
 
 mod begin;
+mod cases;
+mod limits;
+mod model;
+mod reopening;
 mod support;

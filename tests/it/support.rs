@@ -2,6 +2,8 @@
 
 use keyonce::{Begin, Claim, Fingerprint, Key, ManualClock, Response, Store, StoreBuilder, Timestamp};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 pub(crate) fn key(name: &str) -> Key {
     Key::new(name).unwrap()
@@ -37,5 +39,16 @@ pub(crate) fn replay(begin: Begin) -> Response {
     match begin {
         Begin::Replay(response) => response,
         other => panic!("expected Replay, got {other:?}"),
+    }
+}
+
+/// Lets other threads run until `done` says so; fails if it does not in a time
+/// that no machine needs.
+#[track_caller]
+pub(crate) fn until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(120), "it never happened");
+        thread::yield_now();
     }
 }
