@@ -39,7 +39,8 @@ impl Notification {
 }
 
 pub(crate) fn read(path: &Path) -> Result<Vec<Notification>, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let text =
+        fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let mut lines = text.lines();
     if lines.next() != Some(HEADER) {
         return Err(format!("{}, line 1: expected the header \"{HEADER}\"", path.display()));

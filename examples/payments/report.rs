@@ -51,6 +51,10 @@ pub(crate) struct Report {
     pub(crate) elapsed: Duration,
     /// Order → credits and charges, of all runs.
     orders: BTreeMap<String, (usize, usize)>,
+    /// Order → the receipt that its first caller got.
+    receipts: BTreeMap<String, String>,
+    /// Callers that got another one.
+    disagreements: usize,
 }
 
 impl Report {
@@ -61,11 +65,24 @@ impl Report {
             rows[asked.channel].notifications += 1;
             orders.insert(asked.order_name(), (0, 0));
         }
-        Self { rows, starts: 0, found: 0, stats: None, elapsed: Duration::ZERO, orders }
+        Self {
+            rows,
+            starts: 0,
+            found: 0,
+            stats: None,
+            elapsed: Duration::ZERO,
+            orders,
+            receipts: BTreeMap::new(),
+            disagreements: 0,
+        }
     }
 
-    pub(crate) fn answered(&mut self, channel: usize, outcome: &str) {
-        let row = &mut self.rows[channel];
+    pub(crate) fn answered(&mut self, asked: &Notification, outcome: &str, receipt: &str) {
+        if !receipt.is_empty() {
+            let first = self.receipts.entry(asked.order_name()).or_insert_with(|| receipt.to_owned());
+            self.disagreements += usize::from(first != receipt);
+        }
+        let row = &mut self.rows[asked.channel];
         match outcome {
             "reconciled" => row.reconciled += 1,
             "replayed" => row.replays += 1,
@@ -97,22 +114,36 @@ impl Report {
     }
 
     pub(crate) fn is_right(&self) -> bool {
-        self.wrong().next().is_none()
+        self.disagreements == 0 && self.wrong().next().is_none()
     }
 
     pub(crate) fn print(&self, unsafely: bool) {
         println!("{}\n", self.table());
         if self.starts > 1 {
-            println!("The worker died and was started again; {} claim(s) were found interrupted.", self.found);
+            print!("The worker died and was started again");
+            if unsafely {
+                println!(".");
+            } else {
+                println!("; the store told it of {} interrupted claim(s).", self.found);
+            }
         }
         if let Some(Stats { keys, replays, writes, commits }) = &self.stats {
-            println!("Store: {keys} keys; {replays} replays, {writes} writes in {commits} commits since the last start.");
+            print!("The store has {keys} keys. Since the worker's last start: {replays} replays, ");
+            println!("{writes} writes in {commits} commits.");
         }
-        println!("{:.2} s.\n", self.elapsed.as_secs_f64());
+        println!("It took {:.2} s.\n", self.elapsed.as_secs_f64());
         let (orders, wrong) = (self.orders.len(), self.wrong().count());
         let credits: usize = self.rows.iter().map(|row| row.credits).sum();
+        if self.disagreements > 0 {
+            println!(
+                "WRONG: {} callers got another receipt than the first of their order.",
+                self.disagreements
+            );
+        }
         if wrong == 0 && credits == 0 {
-            println!("OK: all was remembered. {orders} orders, each credited exactly once, in an earlier run.");
+            println!(
+                "OK: all was remembered. {orders} orders, each credited exactly once, in an earlier run."
+            );
         } else if wrong == 0 {
             println!("OK: {orders} orders, each credited exactly once.");
         } else {

@@ -99,12 +99,12 @@ impl Run<'_> {
         match words[0] {
             "answered" => {
                 self.answered[number(1)] = true;
-                self.report.answered(self.all[number(1)].channel, words[2]);
+                self.report.answered(&self.all[number(1)], words[2], &words[3..].join(" "));
                 progress.inc(1);
             }
             "interrupted" => self.report.rows[number(1)].interrupted += 1,
             "waited" => self.report.rows[number(1)].waited += 1,
-            "found" if number(1) > 0 => self.report.found += number(1),
+            "found" => self.report.found += number(1),
             "stats" => {
                 let [keys, replays, writes, commits] = [1, 2, 3, 4].map(number);
                 self.report.stats = Some(Stats { keys, replays, writes, commits });

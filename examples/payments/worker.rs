@@ -6,7 +6,7 @@
 use crate::cli::Options;
 use crate::input::{self, Notification};
 use crate::shop::{Answer, Failure, Order, Shop};
-use keyonce::Store;
+use keyonce::{Response, Store};
 use std::collections::VecDeque;
 use std::io::Read;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RETENTION: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
-    let mut all = input::read(&options.input())?;
+    let all = input::read(&options.input())?;
     let mut wanted = String::new();
     std::io::stdin().read_to_string(&mut wanted).map_err(|error| error.to_string())?;
     let wanted: Vec<usize> = wanted.split_whitespace().filter_map(|number| number.parse().ok()).collect();
@@ -56,14 +56,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
             .collect();
         unanswered.set(queue.iter().map(|(number, _)| all[*number].clone()));
         let queue = Mutex::new(queue);
-        let service = Service { store: store.as_ref(), shop: &shop, all: &all, queue, unanswered: &unanswered };
+        let service =
+            Service { store: store.as_ref(), shop: &shop, all: &all, queue, unanswered: &unanswered };
         let ended: Result<(), String> = thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| service.work())).collect();
             threads.into_iter().try_for_each(|thread| thread.join().expect("a worker thread panicked"))
         });
         ended?;
     }
-    all.clear();
     if let Some(store) = store {
         let stats = store.stats().map_err(|error| error.to_string())?;
         println!("stats {} {} {} {}", stats.live_keys, stats.replays, stats.writes, stats.commits);
@@ -85,8 +85,8 @@ impl Service<'_> {
         while let Some((number, order)) = self.next() {
             let asked = &self.all[number];
             match self.answer(asked, order) {
-                Ok(outcome) => {
-                    println!("answered {number} {outcome}");
+                Ok(told) => {
+                    println!("answered {number} {told}");
                     self.unanswered.answered(asked);
                 }
                 Err(Failure::TimedOut) => {
@@ -104,9 +104,9 @@ impl Service<'_> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    fn answer(&self, asked: &Notification, order: Order) -> Result<&'static str, Failure> {
+    fn answer(&self, asked: &Notification, order: Order) -> Result<String, Failure> {
         let Some(store) = self.store else {
-            return crate::handle_unsafely(self.shop, asked, order).map(|answer| outcome(&answer));
+            return crate::handle_unsafely(self.shop, asked, order).map(|answer| told(&answer));
         };
         let mut answer = crate::handle(store, self.shop, asked, Duration::ZERO)?;
         if let Answer::Busy(_) = answer {
@@ -116,17 +116,22 @@ impl Service<'_> {
         if let Answer::Busy(busy) = &answer {
             return Err(Failure::Other(format!("in progress since {:?}", busy.since())));
         }
-        Ok(outcome(&answer))
+        Ok(told(&answer))
     }
 }
 
-fn outcome(answer: &Answer) -> &'static str {
+/// The outcome, and the receipt where the store keeps one.
+fn told(answer: &Answer) -> String {
+    let with =
+        |outcome, receipt: &Response| format!("{outcome} {}", String::from_utf8_lossy(receipt.as_bytes()));
     match answer {
-        Answer::Credited(_) | Answer::Paid => "credited",
-        Answer::Reconciled(_) => "reconciled",
-        Answer::Replayed(_) | Answer::AlreadyPaid => "replayed",
-        Answer::Refused => "mismatch",
-        Answer::Busy(_) => "busy",
+        Answer::Credited(receipt) => with("credited", receipt),
+        Answer::Reconciled(receipt) => with("reconciled", receipt),
+        Answer::Replayed(receipt) => with("replayed", receipt),
+        Answer::Paid => "credited".into(),
+        Answer::AlreadyPaid => "replayed".into(),
+        Answer::Refused => "mismatch".into(),
+        Answer::Busy(_) => "busy".into(),
     }
 }
 
