@@ -4,5 +4,6 @@ mod begin;
 mod cases;
 mod limits;
 mod model;
+mod payments_example;
 mod reopening;
 mod support;
