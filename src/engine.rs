@@ -358,6 +358,7 @@ impl Engine {
                 match self.storage.record(*position, key)? {
                     Found::Record(record) => found = Some((record, *position)),
                     Found::Other => {}
+                    // Another key's that is being removed, or damage.
                     Found::Absent => absent = Some(*position),
                 }
             }
@@ -368,7 +369,7 @@ impl Engine {
             if let Some((record, position)) = found {
                 shard.put(Slot::new(key.clone(), hash, record, Home::Record(position)));
                 shard.cache(hash, key);
-            } else if let Some(position) = absent {
+            } else if let Some(position) = absent.filter(|position| !shard.is_home(hash, *position)) {
                 return Err(Error::corrupted(format!(
                     "a damaged store in {}: keyonce.records has no row {position:?}, which was there at open",
                     self.storage.name()

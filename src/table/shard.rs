@@ -181,6 +181,11 @@ impl Shard {
         self.index.iter_hash(hash).any(|entry| entry.0 == hash)
     }
 
+    /// Whether the record at this position is that of a key with a slot.
+    pub(crate) fn is_home(&self, hash: u64, position: Position) -> bool {
+        self.slots.iter_hash(hash).any(|slot| slot.home == Home::Record(position))
+    }
+
     pub(crate) fn has(&self, hash: u64, position: Position) -> bool {
         self.index.find(hash, |entry| *entry == (hash, position)).is_some()
     }

@@ -2,6 +2,8 @@
 
 mod begin;
 mod cases;
+mod concurrency;
+mod interleaving;
 mod limits;
 mod model;
 mod payments_example;

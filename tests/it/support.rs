@@ -1,6 +1,7 @@
 //! What every module needs: keys, clocks, and shorthand for the four answers.
 
-use keyonce::{Begin, Claim, Fingerprint, Key, ManualClock, Response, Store, StoreBuilder, Timestamp};
+use keyonce::{Begin, Claim, Clock, Fingerprint, Key, ManualClock, Response, Store, StoreBuilder, Timestamp};
+use std::cell::RefCell;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,6 +41,31 @@ pub(crate) fn replay(begin: Begin) -> Response {
         Begin::Replay(response) => response,
         other => panic!("expected Replay, got {other:?}"),
     }
+}
+
+thread_local! {
+    static HOOK: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
+}
+
+/// A clock at which a test can stop a thread: see [`hooked`].
+#[derive(Clone, Debug)]
+pub(crate) struct HookedClock(pub(crate) ManualClock);
+
+impl Clock for HookedClock {
+    fn now(&self) -> Timestamp {
+        HOOK.with_borrow_mut(|hook| hook.as_mut().map(|hook| hook()));
+        self.0.now()
+    }
+}
+
+/// Runs `body`, and `hook` whenever this thread asks a [`HookedClock`] for the
+/// time meanwhile. A store asks within each call, and again within a commit,
+/// by the thread that commits for all.
+pub(crate) fn hooked<T>(hook: impl FnMut() + 'static, body: impl FnOnce() -> T) -> T {
+    HOOK.set(Some(Box::new(hook)));
+    let done = body();
+    HOOK.set(None);
+    done
 }
 
 /// Lets other threads run until `done` says so; fails if it does not in a time

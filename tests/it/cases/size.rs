@@ -1,8 +1,7 @@
 //! Size: keys at their limits, memory and file after a burst, a long sweep.
 
-use crate::support::{builder, clock, fresh, key, open, replay};
-use keyonce::{Begin, Clock, ErrorKind, Fingerprint, Key, ManualClock, Store, Timestamp};
-use std::cell::RefCell;
+use crate::support::{HookedClock, builder, clock, fresh, hooked, key, open, replay};
+use keyonce::{Begin, ErrorKind, Fingerprint, Key, Store};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
@@ -70,42 +69,13 @@ fn the_replay_cache_keeps_within_its_bytes() {
     assert!(stats.replay_cache_bytes <= (256 << 10) + 64 * 700, "{stats:?}");
 }
 
-thread_local! {
-    /// What the sweeping thread does whenever it asks for the time.
-    static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
-}
-
-struct Hook {
-    ask: mpsc::Sender<bool>,
-    answer: mpsc::Receiver<()>,
-    asked: usize,
-}
-
-/// A clock that lets a caller work whenever the sweeping thread asks it.
-#[derive(Clone, Debug)]
-struct SweepClock(ManualClock);
-
-impl Clock for SweepClock {
-    fn now(&self) -> Timestamp {
-        HOOK.with_borrow_mut(|hook| {
-            let Some(hook) = hook else { return };
-            // A slice asks first before its commit, then within it.
-            let within_commit = hook.asked % 2 == 1;
-            hook.asked += 1;
-            hook.ask.send(within_commit).unwrap();
-            hook.answer.recv_timeout(Duration::from_secs(120)).expect("a caller waited for the sweep");
-        });
-        self.0.now()
-    }
-}
-
 // C33: a long sweep while callers work. Before each slice a caller claims and
 // completes a key; within each, others are answered that write nothing.
 #[test]
 fn callers_go_on_in_the_middle_of_a_long_sweep() {
     const RECORDS: usize = 20_000;
     let clock = clock();
-    let store = Store::builder().clock(SweepClock(clock.clone())).open_in_memory().unwrap();
+    let store = Store::builder().clock(HookedClock(clock.clone())).open_in_memory().unwrap();
     fill(&store, "old", RECORDS, b"x");
     clock.advance(DAY);
     fresh(store.begin(&key("replayed"), &NONE).unwrap()).complete("young").unwrap();
@@ -118,10 +88,13 @@ fn callers_go_on_in_the_middle_of_a_long_sweep() {
     thread::scope(|scope| {
         let store = &store;
         let sweeper = scope.spawn(move || {
-            HOOK.set(Some(Hook { ask, answer, asked: 0 }));
-            let swept = store.sweep().unwrap();
-            HOOK.set(None);
-            swept
+            // A slice asks for the time before its commit, then within it.
+            let mut within_commit = [false, true].into_iter().cycle();
+            let hook = move || {
+                ask.send(within_commit.next().unwrap()).unwrap();
+                answer.recv_timeout(Duration::from_secs(120)).expect("a caller waited for the sweep");
+            };
+            hooked(hook, || store.sweep().unwrap())
         });
         for (round, within_commit) in asked.iter().enumerate() {
             if within_commit {
