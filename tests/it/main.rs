@@ -1,4 +1,6 @@
 //! The integration tests: one binary, a module for each subject.
 
 mod begin;
+mod power_cut;
+mod sim;
 mod support;
