@@ -89,9 +89,13 @@ impl State {
         if let Some(fault) = self.fault
             && (number == fault.at || (fault.lasting && number > fault.at))
         {
-            if let (true, Op::Write { file, offset, data }) = (fault.short, op) {
-                let half = data[..data.len() / 2].into();
-                self.record(Op::Write { file, offset, data: half });
+            match op {
+                Op::Write { file, offset, data } if fault.short => {
+                    let half = data[..data.len() / 2].into();
+                    self.record(Op::Write { file, offset, data: half });
+                }
+                Op::SyncFile { file } => self.record(Op::SyncFailed { file }),
+                _ => {}
             }
             return Err(io::Error::from_raw_os_error(fault.errno));
         }

@@ -25,6 +25,11 @@ pub(crate) enum Op {
     SyncFile {
         file: u64,
     },
+    /// A sync that failed: what was pending is still seen, and a later sync
+    /// does not write it any more.
+    SyncFailed {
+        file: u64,
+    },
     /// A file got a name: its first, when it was created, or a further one.
     Name {
         name: PathBuf,
@@ -139,7 +144,7 @@ impl Folder {
                 self.names.insert(name.clone(), *file);
             }
             Op::Remove { name } => drop(self.names.remove(name)),
-            Op::SyncFile { .. } | Op::SyncFolder => {}
+            Op::SyncFile { .. } | Op::SyncFailed { .. } | Op::SyncFolder => {}
         }
     }
 }
@@ -186,6 +191,7 @@ impl Medium {
         match op {
             Op::SyncFile { file } => settle(&|op| synced(op, *file)),
             Op::SyncFolder => settle(&|op| matches!(op, Op::Name { .. } | Op::Remove { .. })),
+            Op::SyncFailed { file } => self.pending.retain(|op| !synced(op, *file)),
             op => self.pending.push(op.clone()),
         }
     }
