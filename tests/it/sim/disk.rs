@@ -9,9 +9,11 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Which operations fail, and how. Reads never do, and are not counted.
+/// Which operations fail, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
+    /// Whether reads fail, and not what changes the disk. They are counted apart.
+    pub(crate) reads: bool,
     /// The number of the first operation that fails, from 0.
     pub(crate) at: usize,
     /// Whether all after it fail too.
@@ -20,6 +22,12 @@ pub(crate) struct Fault {
     pub(crate) errno: i32,
     /// Whether half of a failing write is written.
     pub(crate) short: bool,
+}
+
+impl Fault {
+    fn strikes(self, reads: bool, number: usize) -> bool {
+        self.reads == reads && (number == self.at || (self.lasting && number > self.at))
+    }
 }
 
 /// An in-memory disk with one folder. Clones are the same disk.
@@ -35,6 +43,7 @@ struct State {
     locks: BTreeMap<u64, u64>,
     handles: u64,
     tried: usize,
+    read: usize,
     fault: Option<Fault>,
 }
 
@@ -57,9 +66,14 @@ impl SimDisk {
         self.lock().log.len()
     }
 
-    /// How many operations were tried.
+    /// How many changes of the disk were tried.
     pub(crate) fn tried(&self) -> usize {
         self.lock().tried
+    }
+
+    /// How many reads were tried.
+    pub(crate) fn read(&self) -> usize {
+        self.lock().read
     }
 
     pub(crate) fn log(&self) -> Vec<Op> {
@@ -87,7 +101,7 @@ impl State {
         let number = self.tried;
         self.tried += 1;
         if let Some(fault) = self.fault
-            && (number == fault.at || (fault.lasting && number > fault.at))
+            && fault.strikes(false, number)
         {
             match op {
                 Op::Write { file, offset, data } if fault.short => {
@@ -190,7 +204,13 @@ impl StorageBackend for Handle {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.disk.lock().seen.content(self.file).read(offset, out)
+        let mut state = self.disk.lock();
+        let number = state.read;
+        state.read += 1;
+        match state.fault {
+            Some(fault) if fault.strikes(true, number) => Err(io::Error::from_raw_os_error(fault.errno)),
+            _ => state.seen.content(self.file).read(offset, out),
+        }
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
