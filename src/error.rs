@@ -105,6 +105,12 @@ impl Error {
         Self(Box::new(Inner { kind, message: message.into(), source: Some(source.into()) }))
     }
 
+    /// The same, of another kind.
+    pub(crate) fn with_kind(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
+        self
+    }
+
     #[cold]
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidInput, message)

@@ -4,7 +4,7 @@ use crate::checkpoint::{self, Sweep, Write};
 use crate::codec::Marks;
 use crate::commit::FENCE_BLOCK;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::options::StoreBuilder;
 use crate::position::{Home, Position};
@@ -18,7 +18,12 @@ use std::path::Path;
 impl Engine {
     pub(crate) fn open(path: &Path, options: &StoreBuilder) -> Result<Self> {
         options.check()?;
-        Self::recover(Storage::open(path, options)?, options)
+        let opened = Storage::open(path, options).and_then(|opened| Self::recover(opened, options));
+        opened.map_err(|error| match error.kind() {
+            // There is no store whose replays go on, and none to reopen.
+            ErrorKind::StorageFailed => error.with_kind(ErrorKind::Io),
+            _ => error,
+        })
     }
 
     pub(crate) fn in_memory(options: &StoreBuilder) -> Result<Self> {

@@ -3,9 +3,12 @@
 mod begin;
 mod cases;
 mod concurrency;
+mod failing_io;
 mod interleaving;
 mod limits;
 mod model;
 mod payments_example;
+mod power_cut;
 mod reopening;
+mod sim;
 mod support;
