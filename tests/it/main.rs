@@ -1,4 +1,6 @@
 //! The integration tests: one binary, a module for each subject.
 
 mod begin;
+mod opening;
 mod support;
+mod two_processes;
