@@ -70,7 +70,8 @@ pub enum ErrorKind {
     /// empty file. It was not touched.
     NotAStore,
     /// The file is a redb database without this crate's tables. It was not
-    /// touched. [`StoreBuilder::adopt`](crate::StoreBuilder::adopt) is the way
+    /// touched, except that redb repairs one that was not closed.
+    /// [`StoreBuilder::adopt`](crate::StoreBuilder::adopt) is the way
     /// to keep a store in an application's own redb file.
     ForeignDatabase,
     /// The file was written by a later version of this crate.

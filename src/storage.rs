@@ -27,15 +27,18 @@ use redb::{
     StorageError, TableDefinition, TableError, TableHandle as _,
 };
 use std::io;
-use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyonce.meta");
 pub(crate) const CLAIMS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("keyonce.claims");
 pub(crate) const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("keyonce.records");
 pub(crate) const PAYLOADS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("keyonce.payloads");
+
+mod shared;
+use shared::{Look, Shared, Work};
 
 const HEADER: &str = "header";
 pub(crate) const MARKS: &str = "marks";
@@ -308,7 +311,7 @@ fn create(disk: &dyn Disk, path: &Path, options: &StoreBuilder) -> Result<()> {
     let backend = disk.create(&building).map_err(|error| cannot("create", path, error))?;
     let name = path.display().to_string();
     let built = guarded(&name, || {
-        let database = builder(options).create_with_backend(Boxed(backend));
+        let database = builder(options).create_with_backend(Work(Shared::new(backend)));
         let database = database.map_err(|error| open_error(error, &name))?;
         initialise(&database, &name)?;
         database.close().map_err(|error| storage_error(error, &name, "create"))
@@ -337,21 +340,54 @@ fn building_name(path: &Path) -> PathBuf {
 fn open_existing(backend: Box<dyn StorageBackend>, path: &Path, options: &StoreBuilder) -> Result<Opened> {
     let name = path.display().to_string();
     check_magic(&*backend, &name)?;
+    let file = Shared::new(backend);
     let database = guarded(&name, || {
-        let database = builder(options).create_with_backend(Boxed(backend));
+        look(&file, &name, options)?;
+        let database = builder(options).create_with_backend(Work(file));
         let database = database.map_err(|error| open_error(error, &name))?;
         if !has_meta(&database, &name)? {
             if !options.adopt {
-                return Err(Error::new(
-                    ErrorKind::ForeignDatabase,
-                    format!("{name} is a redb database without a keyonce store in it"),
-                ));
+                return Err(foreign(&name));
             }
             initialise(&database, &name)?;
         }
         Ok(database)
     })?;
     read_meta(database, name)
+}
+
+/// Refuses a database that is no store, or that a later version wrote, before
+/// redb writes to it.
+///
+/// `Ok` is not a promise: what cannot be read without a repair, or not at all,
+/// is left to the opening itself, which looks again.
+fn look(file: &Arc<Shared>, name: &str, options: &StoreBuilder) -> Result<()> {
+    let file = Look::new(Arc::clone(file));
+    let file =
+        file.map_err(|error| Error::with_source(ErrorKind::Io, format!("cannot read {name}"), error))?;
+    let mut builder = Database::builder();
+    builder.set_cache_size(1 << 20);
+    builder.set_check_integrity_on_open(false);
+    builder.set_repair_callback(redb::RepairSession::abort);
+    let Ok(database) = builder.create_with_backend(file) else { return Ok(()) };
+    match has_meta(&database, name) {
+        Ok(false) if !options.adopt => return Err(foreign(name)),
+        Ok(true) => {}
+        _ => return Ok(()),
+    }
+    let header = || -> Result<Vec<u8>, redb::Error> {
+        let header = database.begin_read()?.open_table(META)?.get(HEADER)?;
+        Ok(header.map(|header| header.value().to_vec()).unwrap_or_default())
+    };
+    match header().map(|header| codec::decode_header(&header)) {
+        Ok(Err(error)) => Err(Error::with_source(error.kind(), format!("cannot open {name}"), error)),
+        _ => Ok(()),
+    }
+}
+
+#[cold]
+fn foreign(name: &str) -> Error {
+    Error::new(ErrorKind::ForeignDatabase, format!("{name} is a redb database without a keyonce store in it"))
 }
 
 fn check_magic(backend: &dyn StorageBackend, name: &str) -> Result<()> {
@@ -450,47 +486,4 @@ fn read_meta(database: Database, name: String) -> Result<Opened> {
     })
     .map_err(|error| Error::with_source(error.kind(), format!("cannot open {name}"), error))?;
     Ok(Opened { storage: Storage { database: RwLock::new(Some(database)), codec, name }, marks })
-}
-
-/// redb takes a backend by value; this is one that [`Disk`] chose.
-#[derive(Debug)]
-struct Boxed(Box<dyn StorageBackend>);
-
-impl StorageBackend for Boxed {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, out)
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write(offset, data)
-    }
-    fn close(&self) -> io::Result<()> {
-        self.0.close()
-    }
-    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.0.try_lock_range(start, end)
-    }
-    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.0.try_lock_shared_range(start, end)
-    }
-    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.0.lock_range(start, end)
-    }
-    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.0.lock_shared_range(start, end)
-    }
-    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.0.unlock_range(start, end)
-    }
-    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.0.query_lock_range(start, end)
-    }
 }
