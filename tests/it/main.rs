@@ -7,6 +7,7 @@ mod failing_io;
 mod interleaving;
 mod limits;
 mod model;
+mod old_files;
 mod opening;
 mod payments_example;
 mod power_cut;
