@@ -9,6 +9,8 @@
 //! compared is measured in interleaved rounds of one run, and medians are
 //! shown. Every row checks afterwards that the work it measured was done.
 
+#![allow(clippy::cast_precision_loss, reason = "figures for people have a few digits")]
+
 use cap::Cap;
 use comfy_table::{Table, presets};
 use keyonce::{Begin, Fingerprint, Key, ManualClock, Store, StoreBuilder, Timestamp};

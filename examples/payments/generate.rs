@@ -14,7 +14,7 @@ pub(crate) fn notifications() -> String {
     let mut line = |round: u32, order: u32, channel: &str, amount: String| {
         id += 1;
         let merchant = order % 7 + 1;
-        let currency = if order % 9 == 0 { "SGD" } else { "THB" };
+        let currency = if order.is_multiple_of(9) { "SGD" } else { "THB" };
         let fault = match order {
             CRASHES => "crash",
             TIMES_OUT => "timeout",
