@@ -6,7 +6,9 @@ use crate::sim::disk::{Fault, SimDisk};
 use crate::sim::medium::{Cut, Medium};
 use crate::sim::script::{Fate, PATH, RETENTION, builder, look};
 use crate::support::{clock, key, print};
-use keyonce::{Begin, Claim, ClaimError, ErrorKind, Fingerprint, ManualClock, Resolution, Store, Timestamp};
+use keyonce::{
+    Begin, Claim, ClaimError, ErrorKind, Fingerprint, ManualClock, Resolution, Store, StoreBuilder, Timestamp,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -186,11 +188,17 @@ struct Tally {
     unknown: usize,
 }
 
+/// Where reads are to fail, pages are read from the disk each time.
+fn options(disk: &SimDisk, clock: &ManualClock, reads: bool) -> StoreBuilder {
+    let options = builder(disk, clock);
+    if reads { options.storage_cache(0) } else { options }
+}
+
 fn fails(fault: Fault, tally: &mut Tally) {
     let (disk, clock) = (SimDisk::new(), clock());
     disk.set_fault(Some(fault));
     tally.cases += 1;
-    let (fates, fence) = match builder(&disk, &clock).open(PATH) {
+    let (fates, fence) = match options(&disk, &clock, fault.reads).open(PATH) {
         Err(error) => {
             let kind = error.kind();
             assert!(kind == ErrorKind::Io, "open: {error:?}");
@@ -242,7 +250,7 @@ fn fails(fault: Fault, tally: &mut Tally) {
 fn fails_everywhere(reads: bool, lasting: bool, errno: i32, short: bool) -> Tally {
     let disk = SimDisk::new();
     let clock = clock();
-    let store = builder(&disk, &clock).open(PATH).unwrap();
+    let store = options(&disk, &clock, reads).open(PATH).unwrap();
     let mut witness = Witness { store, clock, fates: BTreeMap::new(), fence: 0, failed: false };
     witness.work();
     assert!(!witness.failed);
