@@ -174,6 +174,7 @@ impl Witness {
         for claim in [held, held_too, third].into_iter().flatten() {
             let refused = claim.complete("again").unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::StorageFailed);
+            assert!(refused.to_string().contains("reopen the store"), "{refused}");
         }
     }
 }

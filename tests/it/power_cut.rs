@@ -88,7 +88,7 @@ fn cut_everywhere(run: &Run, wanted: usize) -> usize {
     let mut medium = Medium::default();
     for op in &run.ops {
         medium.follow(op);
-        basic += cuts_of(&medium, 0).len();
+        basic += cuts_of(&medium, 0, 0).len();
         cuts += usize::from(medium.pending() > 0);
     }
     let torn = wanted.saturating_sub(basic).div_ceil(cuts.max(1)).max(1);
@@ -107,7 +107,7 @@ fn cut_everywhere(run: &Run, wanted: usize) -> usize {
                         continue;
                     }
                     let expected = Expected::after(after, &run.steps);
-                    for (number, cut) in cuts_of(&medium, torn).into_iter().enumerate() {
+                    for (number, cut) in cuts_of(&medium, after, torn).into_iter().enumerate() {
                         // During recovery too, for some.
                         let again = (after * 31 + number) % 199 == 0;
                         let made = survives(&medium.cut(cut), &expected, run.seed + after as u64, again);
@@ -123,17 +123,19 @@ fn cut_everywhere(run: &Run, wanted: usize) -> usize {
     images.into_inner()
 }
 
-/// The cuts to try, `torn` of them random.
-fn cuts_of(medium: &Medium, torn: usize) -> Vec<Cut> {
-    match medium.pending() {
-        0 => vec![Cut::Nothing],
-        1 => [Cut::Nothing, Cut::Everything].into_iter().chain((0..torn as u64).map(Cut::Torn)).collect(),
-        pending => [Cut::Nothing, Cut::Everything]
-            .into_iter()
-            .chain((0..pending).map(Cut::Only))
-            .chain((0..torn as u64).map(Cut::Torn))
-            .collect(),
+/// The cuts to try after an operation, `torn` of them random.
+fn cuts_of(medium: &Medium, after: usize, torn: usize) -> Vec<Cut> {
+    let mut cuts = vec![Cut::Nothing];
+    let pending = medium.pending();
+    if pending > 0 {
+        cuts.push(Cut::Everything);
+        cuts.extend((0..torn as u64).map(|number| Cut::Torn(((after as u64) << 32) + number)));
     }
+    // The only one is everything.
+    if pending > 1 {
+        cuts.extend((0..pending).map(Cut::Only));
+    }
+    cuts
 }
 
 /// Opens an image, compares, works, and opens it again. Says how many images
@@ -173,7 +175,7 @@ fn survives(image: &Folder, expected: &Expected, seed: u64, cut_again: bool) -> 
         let mut medium = Medium::holding(image.clone());
         for (after, op) in recovery.iter().enumerate() {
             medium.follow(op);
-            for cut in cuts_of(&medium, 1) {
+            for cut in cuts_of(&medium, after, 1) {
                 images += survives(&medium.cut(cut), expected, seed, false).map_err(|what| {
                     format!("cut again after operation {after} of recovery, {cut:?}: {what}")
                 })?;
@@ -270,7 +272,7 @@ fn creation_cut_anywhere_leaves_nothing_or_a_whole_store() {
     let (mut images, mut leftovers, mut published) = (0, 0, 0);
     for (after, op) in ops.iter().enumerate() {
         medium.follow(op);
-        for cut in cuts_of(&medium, 40) {
+        for cut in cuts_of(&medium, after, 40) {
             let context = format!("cut after operation {after}, {cut:?}");
             let image = medium.cut(cut);
             let is_there = image.file(Path::new(PATH)).is_some();
