@@ -42,8 +42,12 @@ fn one_caller(seed: u64) -> Run {
     let mut caller = Caller::new(&SimDisk::new(), seed, "order", 24);
     for part in 1..=8_u64 {
         caller.work(24);
-        // Every third time past the retention.
-        caller.advance(Duration::from_secs(if part % 3 == 0 { 3_700 } else { 100 * part }));
+        let seconds = match part {
+            3 => 3_700, // past the retention,
+            6 => 3_599, // and just before it, for what ended last
+            part => 100 * part,
+        };
+        caller.advance(Duration::from_secs(seconds));
         if part % 2 == 0 {
             caller.sweep();
         }
@@ -60,6 +64,7 @@ fn callers_in_parallel(seed: u64) -> Run {
     let disk = SimDisk::new();
     let clock = crate::support::clock();
     let store = builder(&disk, &clock).open(PATH).unwrap();
+    disk.be_slow();
     let start = Barrier::new(4);
     let mut steps = Vec::new();
     thread::scope(|scope| {
