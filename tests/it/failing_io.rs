@@ -138,7 +138,7 @@ impl Witness {
         let claim = self.begin("short");
         let held = self.complete("short", claim, b"receipt 17");
         let claim = self.begin("long");
-        let held_too = self.complete("long", claim, &[9; 20_000]);
+        let held_too = self.complete("long", claim, &vec![9; 20_000]);
         let claim = self.begin("abandoned");
         let third = self.abandon("abandoned", claim);
         let claim = self.begin("dropped");
@@ -293,4 +293,48 @@ fn write_cut_short_by_a_full_disk_loses_nothing_that_was_answered() {
 fn read_that_fails_loses_nothing_that_was_answered() {
     fails_everywhere(true, false, EIO, false);
     fails_everywhere(true, true, EIO, false);
+}
+
+#[test]
+fn open_that_fails_leaves_the_store_as_it_was() {
+    let (disk, clock) = (SimDisk::new(), clock());
+    let store = builder(&disk, &clock).open(PATH).unwrap();
+    let mut witness =
+        Witness { store, clock: clock.clone(), fates: BTreeMap::new(), fence: 0, failed: false };
+    witness.work();
+    witness.store.close().unwrap();
+    let before = disk.folder();
+    let mut refused = 0;
+    for (reads, lasting, short) in
+        [(false, false, false), (false, true, true), (true, false, false), (true, true, false)]
+    {
+        let healthy = SimDisk::holding(before.clone());
+        builder(&healthy, &clock).open(PATH).unwrap().close().unwrap();
+        for at in 0..if reads { healthy.read() } else { healthy.tried() } {
+            let fault = Fault { reads, at, lasting, errno: EIO, short };
+            let disk = SimDisk::holding(before.clone());
+            disk.set_fault(Some(fault));
+            match builder(&disk, &clock).open(PATH) {
+                Ok(store) => drop(store.close()),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Io, "{fault:?}: {error:?}");
+                    refused += 1;
+                }
+            }
+            let mut medium = Medium::holding(before.clone());
+            disk.log().iter().for_each(|op| medium.follow(op));
+            disk.set_fault(None);
+            for disk in [disk, SimDisk::holding(medium.cut(Cut::Nothing))] {
+                let store = builder(&disk, &clock).open(PATH).unwrap();
+                for (name, fates) in &witness.fates {
+                    let found = look(&store, name).unwrap();
+                    assert!(
+                        fates[0].allows(&found, keyonce::Clock::now(&clock)),
+                        "{fault:?}: {name} is {found:?}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(refused > 10, "{refused}");
 }

@@ -17,6 +17,7 @@ use crate::sim::script::{Caller, Expected, Fate, Found, PATH, Step, builder, loo
 use crate::support::{key, print};
 use keyonce::{Begin, ManualClock, Store};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,7 +116,11 @@ fn cut_everywhere(run: &Run, wanted: usize) -> usize {
                     for (number, cut) in cuts_of(&medium, after, torn).into_iter().enumerate() {
                         // During recovery too, for some.
                         let again = (after * 31 + number) % 199 == 0;
-                        let made = survives(&medium.cut(cut), &expected, run.seed + after as u64, again);
+                        let image = medium.cut(cut);
+                        let made = catch_unwind(AssertUnwindSafe(|| {
+                            survives(&image, &expected, run.seed + after as u64, again)
+                        }));
+                        let made = made.unwrap_or_else(|_| Err("a panic".to_owned()));
                         let made = made.unwrap_or_else(|what| {
                             panic!("seed {}, cut after operation {after}, {cut:?}: {what}", run.seed)
                         });
