@@ -6,7 +6,9 @@ use crate::sim::disk::{Fault, SimDisk};
 use crate::sim::medium::{Cut, Medium};
 use crate::sim::script::{Fate, PATH, RETENTION, builder, look};
 use crate::support::{clock, key, print};
-use keyonce::{Begin, Claim, ClaimError, ErrorKind, Fingerprint, ManualClock, Resolution, Store, Timestamp};
+use keyonce::{
+    Begin, Claim, ClaimError, ErrorKind, Fingerprint, ManualClock, Resolution, Store, StoreBuilder, Timestamp,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -136,7 +138,7 @@ impl Witness {
         let claim = self.begin("short");
         let held = self.complete("short", claim, b"receipt 17");
         let claim = self.begin("long");
-        let held_too = self.complete("long", claim, &[9; 20_000]);
+        let held_too = self.complete("long", claim, &vec![9; 20_000]);
         let claim = self.begin("abandoned");
         let third = self.abandon("abandoned", claim);
         let claim = self.begin("dropped");
@@ -172,6 +174,7 @@ impl Witness {
         for claim in [held, held_too, third].into_iter().flatten() {
             let refused = claim.complete("again").unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::StorageFailed);
+            assert!(refused.to_string().contains("reopen the store"), "{refused}");
         }
     }
 }
@@ -186,11 +189,17 @@ struct Tally {
     unknown: usize,
 }
 
+/// Where reads are to fail, pages are read from the disk each time.
+fn options(disk: &SimDisk, clock: &ManualClock, reads: bool) -> StoreBuilder {
+    let options = builder(disk, clock);
+    if reads { options.storage_cache(0) } else { options }
+}
+
 fn fails(fault: Fault, tally: &mut Tally) {
     let (disk, clock) = (SimDisk::new(), clock());
     disk.set_fault(Some(fault));
     tally.cases += 1;
-    let (fates, fence) = match builder(&disk, &clock).open(PATH) {
+    let (fates, fence) = match options(&disk, &clock, fault.reads).open(PATH) {
         Err(error) => {
             let kind = error.kind();
             assert!(kind == ErrorKind::Io, "open: {error:?}");
@@ -242,7 +251,7 @@ fn fails(fault: Fault, tally: &mut Tally) {
 fn fails_everywhere(reads: bool, lasting: bool, errno: i32, short: bool) -> Tally {
     let disk = SimDisk::new();
     let clock = clock();
-    let store = builder(&disk, &clock).open(PATH).unwrap();
+    let store = options(&disk, &clock, reads).open(PATH).unwrap();
     let mut witness = Witness { store, clock, fates: BTreeMap::new(), fence: 0, failed: false };
     witness.work();
     assert!(!witness.failed);
@@ -284,4 +293,48 @@ fn write_cut_short_by_a_full_disk_loses_nothing_that_was_answered() {
 fn read_that_fails_loses_nothing_that_was_answered() {
     fails_everywhere(true, false, EIO, false);
     fails_everywhere(true, true, EIO, false);
+}
+
+#[test]
+fn open_that_fails_leaves_the_store_as_it_was() {
+    let (disk, clock) = (SimDisk::new(), clock());
+    let store = builder(&disk, &clock).open(PATH).unwrap();
+    let mut witness =
+        Witness { store, clock: clock.clone(), fates: BTreeMap::new(), fence: 0, failed: false };
+    witness.work();
+    witness.store.close().unwrap();
+    let before = disk.folder();
+    let mut refused = 0;
+    for (reads, lasting, short) in
+        [(false, false, false), (false, true, true), (true, false, false), (true, true, false)]
+    {
+        let healthy = SimDisk::holding(before.clone());
+        builder(&healthy, &clock).open(PATH).unwrap().close().unwrap();
+        for at in 0..if reads { healthy.read() } else { healthy.tried() } {
+            let fault = Fault { reads, at, lasting, errno: EIO, short };
+            let disk = SimDisk::holding(before.clone());
+            disk.set_fault(Some(fault));
+            match builder(&disk, &clock).open(PATH) {
+                Ok(store) => drop(store.close()),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Io, "{fault:?}: {error:?}");
+                    refused += 1;
+                }
+            }
+            let mut medium = Medium::holding(before.clone());
+            disk.log().iter().for_each(|op| medium.follow(op));
+            disk.set_fault(None);
+            for disk in [disk, SimDisk::holding(medium.cut(Cut::Nothing))] {
+                let store = builder(&disk, &clock).open(PATH).unwrap();
+                for (name, fates) in &witness.fates {
+                    let found = look(&store, name).unwrap();
+                    assert!(
+                        fates[0].allows(&found, keyonce::Clock::now(&clock)),
+                        "{fault:?}: {name} is {found:?}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(refused > 10, "{refused}");
 }

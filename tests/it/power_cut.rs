@@ -17,6 +17,7 @@ use crate::sim::script::{Caller, Expected, Fate, Found, PATH, Step, builder, loo
 use crate::support::{key, print};
 use keyonce::{Begin, ManualClock, Store};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,8 +43,12 @@ fn one_caller(seed: u64) -> Run {
     let mut caller = Caller::new(&SimDisk::new(), seed, "order", 24);
     for part in 1..=8_u64 {
         caller.work(24);
-        // Every third time past the retention.
-        caller.advance(Duration::from_secs(if part % 3 == 0 { 3_700 } else { 100 * part }));
+        let seconds = match part {
+            3 => 3_700, // past the retention,
+            6 => 3_599, // and just before it, for what ended last
+            part => 100 * part,
+        };
+        caller.advance(Duration::from_secs(seconds));
         if part % 2 == 0 {
             caller.sweep();
         }
@@ -60,6 +65,7 @@ fn callers_in_parallel(seed: u64) -> Run {
     let disk = SimDisk::new();
     let clock = crate::support::clock();
     let store = builder(&disk, &clock).open(PATH).unwrap();
+    disk.be_slow();
     let start = Barrier::new(4);
     let mut steps = Vec::new();
     thread::scope(|scope| {
@@ -88,7 +94,7 @@ fn cut_everywhere(run: &Run, wanted: usize) -> usize {
     let mut medium = Medium::default();
     for op in &run.ops {
         medium.follow(op);
-        basic += cuts_of(&medium, 0).len();
+        basic += cuts_of(&medium, 0, 0).len();
         cuts += usize::from(medium.pending() > 0);
     }
     let torn = wanted.saturating_sub(basic).div_ceil(cuts.max(1)).max(1);
@@ -107,10 +113,14 @@ fn cut_everywhere(run: &Run, wanted: usize) -> usize {
                         continue;
                     }
                     let expected = Expected::after(after, &run.steps);
-                    for (number, cut) in cuts_of(&medium, torn).into_iter().enumerate() {
+                    for (number, cut) in cuts_of(&medium, after, torn).into_iter().enumerate() {
                         // During recovery too, for some.
                         let again = (after * 31 + number) % 199 == 0;
-                        let made = survives(&medium.cut(cut), &expected, run.seed + after as u64, again);
+                        let image = medium.cut(cut);
+                        let made = catch_unwind(AssertUnwindSafe(|| {
+                            survives(&image, &expected, run.seed + after as u64, again)
+                        }));
+                        let made = made.unwrap_or_else(|_| Err("a panic".to_owned()));
                         let made = made.unwrap_or_else(|what| {
                             panic!("seed {}, cut after operation {after}, {cut:?}: {what}", run.seed)
                         });
@@ -123,17 +133,19 @@ fn cut_everywhere(run: &Run, wanted: usize) -> usize {
     images.into_inner()
 }
 
-/// The cuts to try, `torn` of them random.
-fn cuts_of(medium: &Medium, torn: usize) -> Vec<Cut> {
-    match medium.pending() {
-        0 => vec![Cut::Nothing],
-        1 => [Cut::Nothing, Cut::Everything].into_iter().chain((0..torn as u64).map(Cut::Torn)).collect(),
-        pending => [Cut::Nothing, Cut::Everything]
-            .into_iter()
-            .chain((0..pending).map(Cut::Only))
-            .chain((0..torn as u64).map(Cut::Torn))
-            .collect(),
+/// The cuts to try after an operation, `torn` of them random.
+fn cuts_of(medium: &Medium, after: usize, torn: usize) -> Vec<Cut> {
+    let mut cuts = vec![Cut::Nothing];
+    let pending = medium.pending();
+    if pending > 0 {
+        cuts.push(Cut::Everything);
+        cuts.extend((0..torn as u64).map(|number| Cut::Torn(((after as u64) << 32) + number)));
     }
+    // The only one is everything.
+    if pending > 1 {
+        cuts.extend((0..pending).map(Cut::Only));
+    }
+    cuts
 }
 
 /// Opens an image, compares, works, and opens it again. Says how many images
@@ -173,7 +185,7 @@ fn survives(image: &Folder, expected: &Expected, seed: u64, cut_again: bool) -> 
         let mut medium = Medium::holding(image.clone());
         for (after, op) in recovery.iter().enumerate() {
             medium.follow(op);
-            for cut in cuts_of(&medium, 1) {
+            for cut in cuts_of(&medium, after, 1) {
                 images += survives(&medium.cut(cut), expected, seed, false).map_err(|what| {
                     format!("cut again after operation {after} of recovery, {cut:?}: {what}")
                 })?;
@@ -270,7 +282,7 @@ fn creation_cut_anywhere_leaves_nothing_or_a_whole_store() {
     let (mut images, mut leftovers, mut published) = (0, 0, 0);
     for (after, op) in ops.iter().enumerate() {
         medium.follow(op);
-        for cut in cuts_of(&medium, 40) {
+        for cut in cuts_of(&medium, after, 40) {
             let context = format!("cut after operation {after}, {cut:?}");
             let image = medium.cut(cut);
             let is_there = image.file(Path::new(PATH)).is_some();

@@ -45,6 +45,7 @@ struct State {
     tried: usize,
     read: usize,
     fault: Option<Fault>,
+    slow: bool,
 }
 
 impl SimDisk {
@@ -59,6 +60,12 @@ impl SimDisk {
 
     pub(crate) fn set_fault(&self, fault: Option<Fault>) {
         self.lock().fault = fault;
+    }
+
+    /// Lets other threads run before each sync is done: callers come together
+    /// in a commit, and one that is answered too early gets ahead of the sync.
+    pub(crate) fn be_slow(&self) {
+        self.lock().slow = true;
     }
 
     /// How many operations were done, but for those that failed.
@@ -218,6 +225,9 @@ impl StorageBackend for Handle {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        if self.disk.lock().slow {
+            (0..500).for_each(|_| std::thread::yield_now());
+        }
         self.disk.lock().perform(Op::SyncFile { file: self.file })
     }
 

@@ -205,14 +205,13 @@ impl Medium {
         };
         for (number, op) in self.pending.iter().enumerate() {
             match cut {
-                Cut::Nothing => {}
                 Cut::Everything => left.apply(op),
                 Cut::Only(only) if only == number => left.apply(op),
-                Cut::Only(_) => {}
+                Cut::Nothing | Cut::Only(_) => {}
                 Cut::Torn(_) => match (random.below(3), op) {
                     (0, _) => {}
                     (1, Op::Write { file, offset, data }) => {
-                        tear(&mut left, *file, *offset, data, &mut random)
+                        tear(&mut left, *file, *offset, data, &mut random);
                     }
                     _ => left.apply(op),
                 },

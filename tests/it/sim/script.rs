@@ -44,13 +44,11 @@ impl Fate {
     pub(crate) fn allows(&self, found: &Found, now: Timestamp) -> bool {
         match (self, found) {
             (Self::Absent, Found::Absent) => true,
-            (Self::Open { attempt, fence }, Found::Interrupted { attempt: found, fence: of }) => {
-                (attempt, fence) == (found, of)
-            }
             // That it was dropped may not be on disk: then it was interrupted only now.
-            (Self::Dropped { attempt, fence, .. }, Found::Interrupted { attempt: found, fence: of }) => {
-                (attempt, fence) == (found, of)
-            }
+            (
+                Self::Open { attempt, fence } | Self::Dropped { attempt, fence, .. },
+                Found::Interrupted { attempt: found, fence: of },
+            ) => (attempt, fence) == (found, of),
             (Self::Dropped { expires_at, .. } | Self::Completed { expires_at, .. }, Found::Absent) => {
                 *expires_at <= now
             }
