@@ -209,6 +209,22 @@ fn a_foreign_database_is_not_touched_unless_it_is_adopted() {
 }
 
 #[test]
+fn a_foreign_database_that_was_not_closed_is_refused_and_keeps_its_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (held, path) = (folder.path().join("held.redb"), folder.path().join("app.redb"));
+    application_database(&held);
+    let database = Database::open(&held).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(ORDERS).unwrap().insert("order-1043", 130).unwrap();
+    transaction.commit().unwrap();
+    // As a power cut would leave it: redb repairs it before it says what it has.
+    fs::copy(&held, &path).unwrap();
+    drop(database);
+    assert_eq!(refusal(&path).kind(), ErrorKind::ForeignDatabase);
+    assert_order_is_there(&path);
+}
+
+#[test]
 fn adopting_what_is_no_database_is_refused_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.txt");

@@ -75,7 +75,7 @@ fn a_row_at_another_place_is_found() {
     let said = assert_corrupted(codec().decode_claim(Fence::new(70_002), &claim));
     assert!(said.contains("keyonce.claims, row 70002"), "{said}");
     // A place with the same number in another table.
-    assert_corrupted(codec().decode_record(Position(70_001), &claim));
+    assert_corrupted(codec().unseal(&claim, Place::Record(Position(70_001))));
 
     let (row, payload) = codec().encode_record(position(), &key(), &completed(long_response()));
     assert_corrupted(codec().decode_record(Position(position().0 + 1), &row));
@@ -136,6 +136,8 @@ fn a_length_that_asks_for_gigabytes_is_refused_and_not_believed() {
         assert_corrupted(decode_sealed(&[&[ROW_VERSION, 253][..], &length.to_le_bytes(), &[0; 64]].concat()));
     }
     assert_corrupted(decode_sealed(&[&[ROW_VERSION, 252][..], &u32::MAX.to_le_bytes(), &[0; 64]].concat()));
+    let said = assert_corrupted(decode_sealed(&vec![ROW_VERSION; ROW_MAX]));
+    assert!(said.contains("more than 4096"), "{said}");
 }
 
 #[test]

@@ -55,7 +55,9 @@ fn fixture(name: &str, now: &[u8]) -> Vec<u8> {
     if std::env::var_os("KEYONCE_WRITE_FIXTURES").is_some() {
         let mut text = String::new();
         for line in now.chunks(32) {
-            line.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+            for byte in line {
+                write!(text, "{byte:02x}").unwrap();
+            }
             text.push('\n');
         }
         fs::create_dir_all(path.parent().unwrap()).unwrap();
