@@ -13,6 +13,7 @@ use std::path::PathBuf;
     after_help = "Exit codes: 0 each order is credited exactly once; 1 some are not (with --unsafe, that is\n\
                   the point); 2 wrong arguments or input, or the store cannot be opened."
 )]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Options {
     /// Read the notifications from this file instead of the example's own
     #[arg(long, value_name = "FILE")]

@@ -104,19 +104,19 @@ impl Ledger {
 /// Eight threads deliver each key many times, while others sweep and compact.
 fn every_effect_once(options: impl Fn() -> StoreBuilder) {
     const KEYS: usize = 150;
-    const THREADS: u64 = 8;
+    const THREADS: usize = 8;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.keyonce");
     let store = options().open(&path).unwrap();
     let ledger = Ledger::new(KEYS);
-    let working = AtomicUsize::new(THREADS as usize);
+    let working = AtomicUsize::new(THREADS);
     thread::scope(|scope| {
         for worker in 0..THREADS {
             let (store, ledger, working) = (&store, &ledger, &working);
             scope.spawn(move || {
                 // A worker that panics ends the others' work too.
                 let _done = CountedOut(working);
-                let mut dice = Dice(worker);
+                let mut dice = Dice(worker as u64);
                 for _ in 0..300 {
                     ledger.deliver(store, dice.below(KEYS as u64), &mut dice);
                 }

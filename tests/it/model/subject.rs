@@ -11,7 +11,7 @@ use keyonce::{
 use proptest::sample::Index;
 use proptest_state_machine::StateMachineTest;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ impl<const VARIANT: usize> StateMachineTest for Subject<VARIANT> {
             Step::Reopen(policy) => {
                 subject.store.clone().close().unwrap();
                 let path = path(&subject.folder, subject.opened);
-                subject.reopen(path, policy);
+                subject.reopen(&path, policy);
             }
             Step::Crash(policy) => {
                 VARIANTS[VARIANT].tally.crashes.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl<const VARIANT: usize> StateMachineTest for Subject<VARIANT> {
                 subject.store.clone().close().unwrap();
                 std::fs::remove_file(path(&subject.folder, subject.opened)).unwrap();
                 subject.opened += 1;
-                subject.reopen(left, policy);
+                subject.reopen(&left, policy);
             }
         }
         subject
@@ -120,9 +120,10 @@ impl<const VARIANT: usize> Subject<VARIANT> {
 
     fn begin(&mut self, key: &Key, fingerprint: Fingerprint, wait: bool, (outcome, record): Told) {
         let tally = &VARIANTS[VARIANT].tally;
-        let begun = match wait {
-            true => self.store.begin_wait(key, &fingerprint, Duration::ZERO),
-            false => self.store.begin(key, &fingerprint),
+        let begun = if wait {
+            self.store.begin_wait(key, &fingerprint, Duration::ZERO)
+        } else {
+            self.store.begin(key, &fingerprint)
         };
         match (begun.unwrap(), outcome, record) {
             (Begin::Fresh(claim), Outcome::Fresh, Some(record)) => {
@@ -185,13 +186,13 @@ impl<const VARIANT: usize> Subject<VARIANT> {
     }
 
     /// Opens the file at `path` in place of the store, which was closed.
-    fn reopen(&mut self, path: PathBuf, policy: OnInterrupt) {
+    fn reopen(&mut self, path: &Path, policy: OnInterrupt) {
         for claim in self.claims.drain(..) {
             // It was open when its store ended: it can change nothing any more.
             let refused = claim.complete("late").expect_err("its store is closed");
             assert_eq!(refused.kind(), ErrorKind::Closed);
         }
-        self.store = open::<VARIANT>(&path, &self.clock, policy);
+        self.store = open::<VARIANT>(path, &self.clock, policy);
     }
 }
 
@@ -199,7 +200,7 @@ fn path(folder: &tempfile::TempDir, opened: u32) -> PathBuf {
     folder.path().join(format!("{opened}.keyonce"))
 }
 
-fn open<const VARIANT: usize>(path: &std::path::Path, clock: &ManualClock, policy: OnInterrupt) -> Store {
+fn open<const VARIANT: usize>(path: &Path, clock: &ManualClock, policy: OnInterrupt) -> Store {
     let variant = &VARIANTS[VARIANT];
     let mut builder = Store::builder()
         .clock(clock.clone())
