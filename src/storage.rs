@@ -475,7 +475,12 @@ fn initialise(database: &Database, name: &str) -> Result<()> {
 fn read_meta(database: Database, name: String) -> Result<Opened> {
     let (codec, marks) = guarded(&name, || {
         let read = || -> Result<(Codec, Marks), ReadError> {
-            let meta = database.begin_read()?.open_table(META)?;
+            let transaction = database.begin_read()?;
+            // A table that is gone must not be made anew, empty.
+            transaction.open_table(CLAIMS)?;
+            transaction.open_table(RECORDS)?;
+            transaction.open_table(PAYLOADS)?;
+            let meta = transaction.open_table(META)?;
             let missing = |row| Error::corrupted(format!("a damaged store: keyonce.meta has no row `{row}`"));
             let header = meta.get(HEADER)?.ok_or_else(|| missing(HEADER))?;
             let codec = Codec::new(codec::decode_header(header.value())?);

@@ -3,6 +3,7 @@
 mod begin;
 mod cases;
 mod concurrency;
+mod damage;
 mod failing_io;
 mod interleaving;
 mod limits;

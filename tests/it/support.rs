@@ -1,8 +1,9 @@
 //! What every module needs: keys, clocks, and shorthand for the four answers.
 
 use keyonce::{Begin, Claim, Clock, Fingerprint, Key, ManualClock, Response, Store, StoreBuilder, Timestamp};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
+use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -77,4 +78,26 @@ pub(crate) fn until(mut done: impl FnMut() -> bool) {
         assert!(start.elapsed() < Duration::from_secs(120), "it never happened");
         thread::yield_now();
     }
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `body` without a report of panics on this thread, for panics that are
+/// expected and caught within the store.
+pub(crate) fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !QUIET.get() {
+                report(panic);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let done = body();
+    QUIET.set(false);
+    done
 }
