@@ -162,8 +162,10 @@ impl fmt::Debug for Claim {
 
 /// Why a claim could not be ended; with the claim, so that nothing is lost.
 ///
-/// `?` makes it an [`Error`] and drops the claim, which interrupts it: right
-/// wherever the work was done and its completion could not be stored.
+/// Where a function returns this crate's [`Error`], `?` drops the claim, which
+/// interrupts it: right wherever the work was done and its completion could not
+/// be stored. A `Box<dyn Error>` keeps the claim, and the key in progress, until
+/// the box is dropped.
 pub struct ClaimError {
     error: Error,
     claim: Claim,

@@ -58,6 +58,11 @@
 //! - *More than one process:* one opens the file at a time; the next gets
 //!   [`AlreadyOpen`](ErrorKind::AlreadyOpen).
 //!
+//! - *Anything after the retention*, 24 hours by default: the key is then
+//!   unknown, and the work is done again. Keys that stand for something that
+//!   must happen once for ever (an order's payment) want a longer
+//!   [`retention`](StoreBuilder::retention).
+//!
 //! # The rules
 //!
 //! What an event does to a key is one pure function, [`transition::transition`],

@@ -27,7 +27,7 @@ fn name(n: usize) -> Key {
 
 /// Every seventh answer has a payload of its own.
 fn answer(salt: u8, n: usize) -> Vec<u8> {
-    vec![salt.wrapping_add(u8::try_from(n).unwrap()); if n % 7 == 0 { 3_000 } else { 40 }]
+    vec![salt.wrapping_add(u8::try_from(n).unwrap()); if n.is_multiple_of(7) { 3_000 } else { 40 }]
 }
 
 /// A closed store: completed keys, one interrupted.
