@@ -381,7 +381,7 @@ impl Engine {
 
     /// Sweeps everything that has expired; says how many keys.
     pub(crate) fn sweep(&self) -> Result<usize> {
-        /// At 0.4 µs a record, callers wait a few milliseconds for a slice.
+        /// At less than 1 µs a record, callers wait a few milliseconds for a slice.
         const SLICE: usize = 4096;
         let mut swept = 0;
         loop {
