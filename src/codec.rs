@@ -81,6 +81,7 @@ pub(crate) struct StoredRecord<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) fence: Fence,
     pub(crate) expires_at: Timestamp,
+    fingerprint: Fingerprint,
     body: RecordBody<'a>,
 }
 
@@ -101,7 +102,7 @@ impl StoredRecord<'_> {
             (StoredResponse::Payload(_), payload) => payload.unwrap_or_default(),
         };
         Record {
-            fingerprint: Fingerprint::from_bytes(body.fingerprint),
+            fingerprint: self.fingerprint,
             fence: self.fence,
             attempt: body.attempt,
             terms: body.terms.into(),
@@ -138,7 +139,7 @@ impl Codec {
         };
         let body = ClaimBody {
             key: Raw(key.as_framed()),
-            fingerprint: *record.fingerprint.as_bytes(),
+            fingerprint: Raw(record.fingerprint.as_bytes()),
             attempt: record.attempt,
             terms: record.terms.into(),
             state,
@@ -160,7 +161,7 @@ impl Codec {
             },
         };
         let record = Record {
-            fingerprint: Fingerprint::from_bytes(body.fingerprint),
+            fingerprint: fingerprint_of(body.fingerprint, place)?,
             fence,
             attempt: body.attempt,
             terms: body.terms.into(),
@@ -183,7 +184,7 @@ impl Codec {
         let inline = response.len() <= INLINE_MAX;
         let body = RecordBody {
             key: Raw(key.as_framed()),
-            fingerprint: *record.fingerprint.as_bytes(),
+            fingerprint: Raw(record.fingerprint.as_bytes()),
             fence: record.fence.as_u64(),
             attempt: record.attempt,
             terms: record.terms.into(),
@@ -215,7 +216,8 @@ impl Codec {
         if !Key::is_framed(body.key.0) {
             return Err(bad(place, "its key is not framed"));
         }
-        Ok(StoredRecord { key: body.key.0, fence: Fence::new(body.fence), expires_at, body })
+        let fingerprint = fingerprint_of(body.fingerprint, place)?;
+        Ok(StoredRecord { key: body.key.0, fence: Fence::new(body.fence), expires_at, fingerprint, body })
     }
 
     /// The response of `record`, whose payload stands at `position`.
@@ -361,6 +363,11 @@ fn bad(place: Place<'_>, what: &str) -> Error {
     Error::corrupted(format!("a damaged row in {place}: {what}"))
 }
 
+fn fingerprint_of(bytes: Raw<'_>, place: Place<'_>) -> Result<Fingerprint> {
+    let bytes = bytes.0.try_into().map_err(|_| bad(place, "its fingerprint has not 32 bytes"))?;
+    Ok(Fingerprint::from_bytes(bytes))
+}
+
 fn body_bytes(body: &impl Serialize) -> Vec<u8> {
     let mut row = Vec::with_capacity(384);
     row.push(ROW_VERSION);
@@ -373,7 +380,8 @@ fn body_bytes(body: &impl Serialize) -> Vec<u8> {
 struct ClaimBody<'a> {
     #[serde(borrow)]
     key: Raw<'a>,
-    fingerprint: [u8; 32],
+    #[serde(borrow)]
+    fingerprint: Raw<'a>,
     attempt: u32,
     terms: StoredTerms,
     state: ClaimState,
@@ -389,7 +397,8 @@ enum ClaimState {
 struct RecordBody<'a> {
     #[serde(borrow)]
     key: Raw<'a>,
-    fingerprint: [u8; 32],
+    #[serde(borrow)]
+    fingerprint: Raw<'a>,
     fence: u64,
     attempt: u32,
     terms: StoredTerms,

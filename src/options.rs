@@ -131,7 +131,10 @@ impl StoreBuilder {
     }
 
     /// How many bytes of completed records are kept in memory, so that the
-    /// newest replays do not read the file. Default: 32 MiB. 0 keeps none.
+    /// newest replays do not read the file. Default: 32 MiB.
+    ///
+    /// Each of 64 parts of the cache keeps at least the record that it looked at
+    /// last, with 0 too.
     pub fn replay_cache(mut self, bytes: usize) -> Self {
         self.replay_cache_bytes = bytes;
         self

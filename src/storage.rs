@@ -23,14 +23,16 @@ use bytes::Bytes;
 use parking_lot::{RwLock, RwLockReadGuard};
 use redb::backends::InMemoryBackend;
 use redb::{
-    BackendError, Database, DatabaseError, ReadableDatabase as _, ReadableTable, StorageBackend,
-    StorageError, TableDefinition, TableError, TableHandle as _,
+    AccessGuard, BackendError, Database, DatabaseError, ReadableDatabase as _, ReadableTable,
+    ReadableTableMetadata as _, StorageBackend, StorageError, TableDefinition, TableError, TableHandle as _,
 };
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 pub(crate) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyonce.meta");
 pub(crate) const CLAIMS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("keyonce.claims");
@@ -117,10 +119,42 @@ impl Storage {
         })
     }
 
-    /// Calls `each` with every completed record, in the order of expiry.
-    pub(crate) fn scan(&self, mut each: impl FnMut(Position, &StoredRecord<'_>) -> Result<()>) -> Result<()> {
+    /// Calls `each` with every completed record.
+    ///
+    /// A long table is cut into ranges of positions, one for each core; within
+    /// a range the order holds.
+    pub(crate) fn scan(&self, each: impl Fn(Position, &StoredRecord<'_>) -> Result<()> + Sync) -> Result<()> {
+        const WORTH_A_THREAD: u64 = 50_000;
+        let (len, edges) = self.read(|transaction| {
+            let records = transaction.open_table(RECORDS)?;
+            let edge = |row: Option<(AccessGuard<'_, u64>, _)>| row.map(|row| row.0.value());
+            Ok((records.len()?, edge(records.first()?).zip(edge(records.last()?))))
+        })?;
+        let Some((first, last)) = edges else { return Ok(()) };
+        let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+        let parts = cores.min(len / WORTH_A_THREAD + 1);
+        let step = (last - first) / parts + 1;
+        thread::scope(|scope| {
+            let (first_part, each) = (first..=first.saturating_add(step - 1), &each);
+            let others: Vec<_> = (1..parts)
+                .filter_map(|part| first.checked_add(part * step))
+                .map(|from| scope.spawn(move || self.scan_range(from..=from.saturating_add(step - 1), each)))
+                .collect();
+            let mut result = self.scan_range(first_part, each);
+            for other in others {
+                result = result.and(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            }
+            result
+        })
+    }
+
+    fn scan_range(
+        &self,
+        range: RangeInclusive<u64>,
+        each: &impl Fn(Position, &StoredRecord<'_>) -> Result<()>,
+    ) -> Result<()> {
         self.read(|transaction| {
-            for row in transaction.open_table(RECORDS)?.iter()? {
+            for row in transaction.open_table(RECORDS)?.range(range)? {
                 let (position, value) = row?;
                 let position = Position(position.value());
                 each(position, &self.codec.decode_record(position, value.value())?)?;

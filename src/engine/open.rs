@@ -13,6 +13,7 @@ use crate::storage::{Opened, Storage};
 use crate::table::Slot;
 use crate::time::Timestamp;
 use crate::transition::{Event, Next, transition};
+use parking_lot::Mutex;
 use std::path::Path;
 
 impl Engine {
@@ -76,7 +77,7 @@ impl Engine {
     }
 
     fn load_records(&self, now: Timestamp, beyond: Fence) -> Result<()> {
-        let mut doubtful = Vec::new();
+        let doubtful = Mutex::new(Vec::new());
         self.storage.scan(|position, stored| {
             // Swept or not, it is dead; its key may be claimed anew.
             if is_past(stored.expires_at, now) {
@@ -88,7 +89,8 @@ impl Engine {
             let hash = self.table.hash(stored.key);
             let mut shard = self.table.lock(hash);
             if shard.has_hash(hash) {
-                doubtful.extend(shard.positions(hash).into_iter().map(|other| (other, position)));
+                let others = shard.positions(hash);
+                doubtful.lock().extend(others.into_iter().map(|other| (other, position)));
             }
             shard.index(hash, position);
             drop(shard);
@@ -101,7 +103,7 @@ impl Engine {
             Ok(())
         })?;
         // Two live records of one hash: two keys, or a damaged file.
-        for (one, other) in doubtful {
+        for (one, other) in doubtful.into_inner() {
             if self.storage.key_at(one)? == self.storage.key_at(other)? {
                 return Err(self.twice(&format!("rows {one:?} and {other:?} of keyonce.records")));
             }
