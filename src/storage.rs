@@ -396,14 +396,17 @@ fn open_existing(backend: Box<dyn StorageBackend>, path: &Path, options: &StoreB
 /// `Ok` is not a promise: what cannot be read without a repair, or not at all,
 /// is left to the opening itself, which looks again.
 fn look(file: &Arc<Shared>, name: &str, options: &StoreBuilder) -> Result<()> {
-    let file = Look::new(Arc::clone(file));
-    let file =
-        file.map_err(|error| Error::with_source(ErrorKind::Io, format!("cannot read {name}"), error))?;
+    let look = Look::new(Arc::clone(file));
+    let (file, end) =
+        look.map_err(|error| Error::with_source(ErrorKind::Io, format!("cannot read {name}"), error))?;
     let mut builder = Database::builder();
-    builder.set_cache_size(1 << 20);
+    // No cache: what is read at the end must be read from the look.
+    builder.set_cache_size(0);
     builder.set_check_integrity_on_open(false);
     builder.set_repair_callback(redb::RepairSession::abort);
     let Ok(database) = builder.create_with_backend(file) else { return Ok(()) };
+    // Dropped before the database, whatever way this returns.
+    let _end = end;
     match has_meta(&database, name) {
         Ok(false) if !options.adopt => return Err(foreign(name)),
         Ok(true) => {}

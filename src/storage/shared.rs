@@ -10,6 +10,7 @@ use redb::{BackendError, StorageBackend};
 use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 type Range = (Bound<u64>, Bound<u64>);
 
@@ -94,6 +95,20 @@ impl StorageBackend for Work {
 pub(super) struct Look {
     file: Work,
     written: Mutex<Written>,
+    over: Arc<AtomicBool>,
+}
+
+/// Ends a look when it is dropped: nothing can be read after that.
+///
+/// redb commits when it closes a database, and on a damaged one it can panic
+/// there twice, which ends the process. It finds a file that does not answer
+/// instead, and gives up.
+pub(super) struct EndOfLook(Arc<AtomicBool>);
+
+impl Drop for EndOfLook {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 #[derive(Debug)]
@@ -104,9 +119,11 @@ struct Written {
 }
 
 impl Look {
-    pub(super) fn new(shared: Arc<Shared>) -> io::Result<Self> {
+    pub(super) fn new(shared: Arc<Shared>) -> io::Result<(Self, EndOfLook)> {
         let len = shared.file.len()?;
-        Ok(Self { file: Work(shared), written: Mutex::new(Written { len, writes: Vec::new() }) })
+        let over = Arc::new(AtomicBool::new(false));
+        let written = Mutex::new(Written { len, writes: Vec::new() });
+        Ok((Self { file: Work(shared), written, over: Arc::clone(&over) }, EndOfLook(over)))
     }
 }
 
@@ -115,6 +132,9 @@ impl StorageBackend for Look {
         Ok(self.written.lock().len)
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if self.over.load(Ordering::Acquire) {
+            return Err(io::Error::other("the look is over"));
+        }
         let written = self.written.lock();
         let end = offset.checked_add(out.len() as u64).filter(|end| *end <= written.len);
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
