@@ -100,7 +100,10 @@ pub(crate) fn apply(
             *marks = new_marks;
             Ok(applied)
         }
-        Err(error) => Err(Failure { unknown, error }),
+        Err(error) => {
+            storage.note(&error);
+            Err(Failure { unknown, error })
+        }
     }
 }
 

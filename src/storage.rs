@@ -31,7 +31,7 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 pub(crate) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyonce.meta");
@@ -60,6 +60,9 @@ pub(crate) struct Storage {
     pub(crate) codec: Codec,
     /// For messages: the path, or "the store in memory".
     name: String,
+    /// The file, if there is one.
+    file: Option<Arc<Shared>>,
+    damaged: AtomicBool,
 }
 
 /// What the file said when it was opened.
@@ -93,7 +96,7 @@ impl Storage {
             initialise(&database, &name)?;
             Ok(database)
         })?;
-        read_meta(database, name)
+        read_meta(database, name, None)
     }
 
     /// What to call this store in a message.
@@ -231,6 +234,23 @@ impl Storage {
             let transaction = database.begin_read().map_err(ReadError::from);
             transaction.and_then(|transaction| body(&transaction)).map_err(|error| error.within(&self.name))
         })
+        .inspect_err(|error| self.note(error))
+    }
+
+    /// Notes that the file is damaged, if that is what an error says.
+    pub(crate) fn note(&self, error: &Error) {
+        if error.kind() == ErrorKind::Corrupted {
+            self.damaged.store(true, Ordering::Release);
+        }
+    }
+
+    /// redb commits when it closes a database. On a damaged one it can panic
+    /// there twice, which ends the process; so it gets no file to do that with.
+    /// Everything acknowledged was committed before.
+    fn cut_off_if_damaged(&self) {
+        if let (true, Some(file)) = (self.damaged.load(Ordering::Acquire), &self.file) {
+            file.cut_off();
+        }
     }
 
     /// Gives pages that are not in use back to the file system. `false` if
@@ -246,7 +266,14 @@ impl Storage {
     /// Closes the file; later calls get `Closed`.
     pub(crate) fn close(&self) -> Result<()> {
         let Some(database) = self.database.write().take() else { return Ok(()) };
+        self.cut_off_if_damaged();
         guarded(&self.name, || database.close().map_err(|error| storage_error(error, &self.name, "close")))
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.cut_off_if_damaged();
     }
 }
 
@@ -377,7 +404,7 @@ fn open_existing(backend: Box<dyn StorageBackend>, path: &Path, options: &StoreB
     let file = Shared::new(backend);
     let database = guarded(&name, || {
         look(&file, &name, options)?;
-        let database = builder(options).create_with_backend(Work(file));
+        let database = builder(options).create_with_backend(Work(Arc::clone(&file)));
         let database = database.map_err(|error| open_error(error, &name))?;
         if !has_meta(&database, &name)? {
             if !options.adopt {
@@ -387,7 +414,7 @@ fn open_existing(backend: Box<dyn StorageBackend>, path: &Path, options: &StoreB
         }
         Ok(database)
     })?;
-    read_meta(database, name)
+    read_meta(database, name, Some(file))
 }
 
 /// Refuses a database that is no store, or that a later version wrote, before
@@ -509,7 +536,7 @@ fn initialise(database: &Database, name: &str) -> Result<()> {
     write().map_err(|error| storage_error(error, name, "initialise"))
 }
 
-fn read_meta(database: Database, name: String) -> Result<Opened> {
+fn read_meta(database: Database, name: String, file: Option<Arc<Shared>>) -> Result<Opened> {
     let (codec, marks) = guarded(&name, || {
         let read = || -> Result<(Codec, Marks), ReadError> {
             let transaction = database.begin_read()?;
@@ -527,5 +554,14 @@ fn read_meta(database: Database, name: String) -> Result<Opened> {
         read().map_err(|error| error.within(&name))
     })
     .map_err(|error| Error::with_source(error.kind(), format!("cannot open {name}"), error))?;
-    Ok(Opened { storage: Storage { database: RwLock::new(Some(database)), codec, name }, marks })
+    Ok(Opened {
+        storage: Storage {
+            database: RwLock::new(Some(database)),
+            codec,
+            name,
+            file,
+            damaged: AtomicBool::new(false),
+        },
+        marks,
+    })
 }

@@ -21,11 +21,24 @@ pub(super) struct Shared {
     /// What the look has locked and not unlocked. The same file handle must not
     /// lock it again.
     held: Mutex<Vec<Range>>,
+    cut_off: AtomicBool,
 }
 
 impl Shared {
     pub(super) fn new(file: Box<dyn StorageBackend>) -> Arc<Self> {
-        Arc::new(Self { file, held: Mutex::default() })
+        Arc::new(Self { file, held: Mutex::default(), cut_off: AtomicBool::new(false) })
+    }
+
+    /// From now on redb can neither read nor write the file, only close it.
+    pub(super) fn cut_off(&self) {
+        self.cut_off.store(true, Ordering::Release);
+    }
+
+    fn working(&self) -> io::Result<&dyn StorageBackend> {
+        if self.cut_off.load(Ordering::Acquire) {
+            return Err(io::Error::other("the file is damaged, and is not used any more"));
+        }
+        Ok(&*self.file)
     }
 
     fn try_lock(&self, range: Range) -> Result<bool, BackendError> {
@@ -52,19 +65,19 @@ pub(super) struct Work(pub(super) Arc<Shared>);
 
 impl StorageBackend for Work {
     fn len(&self) -> io::Result<u64> {
-        self.0.file.len()
+        self.0.working()?.len()
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.file.read(offset, out)
+        self.0.working()?.read(offset, out)
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.file.set_len(len)
+        self.0.working()?.set_len(len)
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.0.file.sync_data()
+        self.0.working()?.sync_data()
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.file.write(offset, data)
+        self.0.working()?.write(offset, data)
     }
     fn close(&self) -> io::Result<()> {
         self.0.file.close()
