@@ -45,8 +45,8 @@ pub(crate) fn cell(
     parent: &Path,
 ) -> Result<Cell> {
     let folder = tempfile::Builder::new().prefix("cell-").tempdir_in(parent)?;
-    settle_disk();
     let store = engine.open(folder.path(), callers)?;
+    settle_disk();
     let writer = store.writer();
     let before = bytes_written(writer);
     let (seen, seconds) = run(&*store, callers, time)?;
@@ -141,7 +141,7 @@ fn percentile_ms(sorted: &[Duration], percent: usize) -> f64 {
     sorted.get(rank - 1).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1000.0)
 }
 
-/// What earlier cells left to be written is written now, not in this one.
+/// What opening and earlier cells left to be written is written now, not under the clock.
 fn settle_disk() {
     let _ = Command::new("sync").status(); // without it the figures are only noisier
 }

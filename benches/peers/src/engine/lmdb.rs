@@ -2,7 +2,7 @@
 //! calls fdatasync, and writes the meta page through a synchronous descriptor.
 //!
 //! The flags that make it faster (`NO_META_SYNC`, `NO_SYNC`, `MAP_ASYNC`) give up
-//! the durability of the last commits. Writers come one at a time; LMDB has no
+//! the durability of the last commits. `WRITE_MAP` made no difference. Writers come one at a time; LMDB has no
 //! group commit.
 
 use super::{CLAIMED, Caller, Engine, Store, answer_in, completed_value};

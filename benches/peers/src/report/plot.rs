@@ -34,8 +34,8 @@ fn draw(run: &Run, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     root.fill(&WHITE)?;
     let (left, legend) = root.split_horizontally(720);
     let mut chart = ChartBuilder::on(&left)
-        .caption("Durable claim, then durable 250-byte answer", ("sans-serif", 20))
-        .margin(12)
+        .caption("Durable claim, then durable 250-byte answer", ("sans-serif", 24))
+        .margin(16)
         .x_label_area_size(44)
         .y_label_area_size(72)
         .build_cartesian_2d(
@@ -45,13 +45,15 @@ fn draw(run: &Run, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     chart
         .configure_mesh()
         .x_desc("callers")
+        .axis_desc_style(("sans-serif", 18))
+        .label_style(("sans-serif", 16))
         .y_desc("cycles a second")
         .x_label_formatter(&|callers| format!("{callers:.0}"))
         .y_label_formatter(&|rate| thousands(*rate))
         .light_line_style(WHITE)
         .draw()?;
 
-    let label = ("sans-serif", 15).into_font();
+    let label = ("sans-serif", 18).into_font();
     for (place, &engine) in run.engines.iter().enumerate() {
         let style = COLOURS[place % COLOURS.len()].stroke_width(if place == 0 { 4 } else { 2 });
         let rate = |callers| run.median(engine, callers, |cell| Some(cell.cycles_per_second));
