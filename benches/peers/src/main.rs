@@ -14,7 +14,6 @@ mod work;
 
 use anyhow::{Context, Result, ensure};
 use cli::Options;
-use engine::Engine;
 use report::{Limit, Run};
 use std::fs;
 use std::path::Path;
@@ -30,12 +29,13 @@ fn main() -> Result<()> {
     }
     let run = measure_all(&options, &dir)?;
 
+    report::csv::write(&run, &out.join("peers.csv"))?;
+    report::plot::write(&run, &out.join("peers.svg"))?;
+
     println!("{}", report::table::rates(&run));
     for &callers in &run.callers {
         println!("\n{}", report::table::figures(&run, callers));
     }
-    report::csv::write(&run, &out.join("peers.csv"))?;
-    report::plot::write(&run, &out.join("peers.svg"))?;
     println!("\nMedians of {} rounds of {:?}.", run.rounds, options.time());
     println!("Every acknowledged answer was there after reopening: {} cells.", run.cells.len());
     println!("Written: peers.csv and peers.svg in {}", out.display());
@@ -52,9 +52,8 @@ fn main() -> Result<()> {
 /// the other, and each round starts with another engine.
 fn measure_all(options: &Options, dir: &Path) -> Result<Run> {
     let all = engine::all();
-    let wanted = |engine: &&Box<dyn Engine>| options.wants(engine.name());
     let measure_of_all = all.iter().take(1);
-    let others = all.iter().skip(1).filter(wanted);
+    let others = all.iter().skip(1).filter(|engine| options.wants(engine.name()));
     let (engines, absent): (Vec<_>, Vec<_>) =
         measure_of_all.chain(others).partition(|engine| engine.missing().is_none());
     let mut run = Run {

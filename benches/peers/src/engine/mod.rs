@@ -42,7 +42,8 @@ pub(crate) trait Store: Sync {
     /// What one thread works with, from start to end.
     fn caller(&self) -> Result<Box<dyn Caller + '_>>;
 
-    /// How many keys have an answer.
+    /// How many keys have an answer; or how many keys there are, where only that is
+    /// known: when a cell is over, every one of them should have its answer.
     fn completed(&self) -> Result<u64>;
 
     /// The answers to these keys, read from the store.

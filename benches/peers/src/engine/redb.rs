@@ -6,7 +6,7 @@
 use super::{CLAIMED, Caller, Engine, Store, answer_in, completed_value};
 use crate::work::{Answer, Key};
 use anyhow::{Result, ensure};
-use redb::{Database, Durability, ReadableDatabase, ReadableTableMetadata, TableDefinition};
+use redb::{AccessGuard, Database, Durability, ReadableDatabase, ReadableTableMetadata, TableDefinition};
 use std::path::Path;
 
 const KEYS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("keys");
@@ -63,7 +63,7 @@ impl Thread<'_> {
         {
             let mut table = transaction.open_table(KEYS)?;
             let found = table.insert(key.as_bytes(), value)?;
-            ensure!(found.as_ref().map(|value| value.value()) == before, "{key} is in another state");
+            ensure!(found.as_ref().map(AccessGuard::value) == before, "{key} is in another state");
         }
         Ok(transaction.commit()?)
     }
