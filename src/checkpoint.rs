@@ -107,6 +107,9 @@ pub(crate) fn apply(
     }
 }
 
+/// Table by table, with one open at a time: opening a table of a damaged file
+/// can panic in redb, and the destructor of another table that is open panics
+/// on top of that, which ends the process.
 fn write_rows(
     storage: &Storage,
     transaction: &WriteTransaction,
@@ -115,46 +118,74 @@ fn write_rows(
     sweep: Sweep,
     applied: &mut Applied,
 ) -> Result<Vec<Swept>, redb::Error> {
-    let mut claims = transaction.open_table(CLAIMS)?;
-    let mut records = transaction.open_table(RECORDS)?;
-    let mut payloads = transaction.open_table(PAYLOADS)?;
-
-    let swept = sweep_slice(storage, &mut records, &mut payloads, sweep)?;
-    applied.swept = swept.len();
-
-    for write in writes {
-        let stays = matches!(
-            (write.before, write.after),
-            (Home::Claim(fence), Some(record)) if fence == record.fence && !is_completed(record)
-        );
-        match write.before {
-            Home::Claim(fence) if !stays => drop(claims.remove(fence.as_u64())?),
-            Home::Record(position) => {
+    write_claims(storage, transaction, writes)?;
+    let mut payloads = Payloads::default();
+    let swept = {
+        let mut records = transaction.open_table(RECORDS)?;
+        let swept = sweep_slice(storage, &mut records, &mut payloads, sweep)?;
+        for write in writes {
+            if let Home::Record(position) = write.before {
                 drop(records.remove(position.0)?);
-                drop(payloads.remove(position.0)?);
+                payloads.changes.push((position, None));
             }
-            Home::Claim(_) | Home::Nowhere => {}
-        }
-        applied.positions.push(match write.after {
-            None => None,
-            Some(record) if is_completed(record) => {
-                let position = free_position(&records, record.expires_at(), marks)?;
-                let (row, payload) = storage.codec.encode_record(position, write.key, record);
-                records.insert(position.0, &*row)?;
-                if let Some(payload) = payload {
-                    payloads.insert(position.0, &*payload)?;
+            let completed = write.after.filter(|record| is_completed(record));
+            applied.positions.push(match completed {
+                None => None,
+                Some(record) => {
+                    let position = free_position(&records, record.expires_at(), marks)?;
+                    let (row, payload) = storage.codec.encode_record(position, write.key, record);
+                    records.insert(position.0, &*row)?;
+                    payloads.changes.extend(payload.map(|payload| (position, Some(payload))));
+                    Some(position)
                 }
-                Some(position)
-            }
-            Some(record) => {
-                claims.insert(record.fence.as_u64(), &*storage.codec.encode_claim(write.key, record))?;
-                None
-            }
-        });
-    }
-
+            });
+        }
+        swept
+    };
+    payloads.write(transaction)?;
+    applied.swept = swept.len();
     transaction.open_table(META)?.insert(MARKS, &*storage.codec.encode_marks(*marks))?;
     Ok(swept)
+}
+
+fn write_claims(
+    storage: &Storage,
+    transaction: &WriteTransaction,
+    writes: &[Write<'_>],
+) -> Result<(), redb::Error> {
+    let mut claims = transaction.open_table(CLAIMS)?;
+    for write in writes {
+        let claim = write.after.filter(|record| !is_completed(record));
+        if let Home::Claim(fence) = write.before
+            && claim.is_none_or(|record| record.fence != fence)
+        {
+            drop(claims.remove(fence.as_u64())?);
+        }
+        if let Some(record) = claim {
+            claims.insert(record.fence.as_u64(), &*storage.codec.encode_claim(write.key, record))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is to be done in `keyonce.payloads`, in order: a new row, or none.
+#[derive(Default)]
+struct Payloads {
+    changes: Vec<(Position, Option<Vec<u8>>)>,
+}
+
+impl Payloads {
+    fn write(self, transaction: &WriteTransaction) -> Result<(), redb::Error> {
+        // Opened in any case: a table that cannot be is found by every commit.
+        let mut payloads = transaction.open_table(PAYLOADS)?;
+        for (position, payload) in self.changes {
+            match payload {
+                Some(payload) => drop(payloads.insert(position.0, &*payload)?),
+                None => drop(payloads.remove(position.0)?),
+            }
+        }
+        Ok(())
+    }
 }
 
 fn is_completed(record: &Record) -> bool {
@@ -183,7 +214,7 @@ fn free_position(
 fn sweep_slice(
     storage: &Storage,
     records: &mut Table<'_, u64, &[u8]>,
-    payloads: &mut Table<'_, u64, &[u8]>,
+    payloads: &mut Payloads,
     sweep: Sweep,
 ) -> Result<Vec<Swept>, redb::Error> {
     let mut swept = Vec::new();
@@ -218,9 +249,7 @@ fn sweep_slice(
     };
     records.retain_in(..=last.0, &mut lives)?;
     if with_payload {
-        for swept in &swept {
-            payloads.remove(swept.position.0)?;
-        }
+        payloads.changes.extend(swept.iter().map(|swept| (swept.position, None)));
     }
     Ok(swept)
 }

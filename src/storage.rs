@@ -253,6 +253,13 @@ impl Storage {
         }
     }
 
+    /// For a store that could not be opened: writes nothing more, not when it
+    /// is dropped either.
+    pub(crate) fn give_up(&self) {
+        self.damaged.store(true, Ordering::Release);
+        self.cut_off_if_damaged();
+    }
+
     /// Gives pages that are not in use back to the file system. `false` if
     /// there were none.
     pub(crate) fn compact(&self) -> Result<bool> {
@@ -406,13 +413,14 @@ fn open_existing(backend: Box<dyn StorageBackend>, path: &Path, options: &StoreB
         look(&file, &name, options)?;
         let database = builder(options).create_with_backend(Work(Arc::clone(&file)));
         let database = database.map_err(|error| open_error(error, &name))?;
-        if !has_meta(&database, &name)? {
-            if !options.adopt {
-                return Err(foreign(&name));
-            }
-            initialise(&database, &name)?;
-        }
-        Ok(database)
+        let ready = match has_meta(&database, &name) {
+            Ok(true) => Ok(()),
+            Ok(false) if options.adopt => initialise(&database, &name),
+            Ok(false) => Err(foreign(&name)),
+            Err(error) => Err(error),
+        };
+        // Before the database is dropped, which writes to the file.
+        ready.inspect_err(|_| file.cut_off()).map(|()| database)
     })?;
     read_meta(database, name, Some(file))
 }
@@ -523,13 +531,14 @@ fn initialise(database: &Database, name: &str) -> Result<()> {
     let write = || -> Result<(), redb::Error> {
         let mut transaction = database.begin_write()?;
         transaction.set_two_phase_commit(true);
+        // One table open at a time: see checkpoint.rs.
+        for table in [CLAIMS, RECORDS, PAYLOADS] {
+            transaction.open_table(table)?;
+        }
         {
             let mut meta = transaction.open_table(META)?;
             meta.insert(HEADER, &*codec::encode_header(id))?;
             meta.insert(MARKS, &*Codec::new(id).encode_marks(Marks::default()))?;
-            transaction.open_table(CLAIMS)?;
-            transaction.open_table(RECORDS)?;
-            transaction.open_table(PAYLOADS)?;
         }
         Ok(transaction.commit()?)
     };
@@ -553,6 +562,7 @@ fn read_meta(database: Database, name: String, file: Option<Arc<Shared>>) -> Res
         };
         read().map_err(|error| error.within(&name))
     })
+    .inspect_err(|_| file.iter().for_each(|file| file.cut_off()))
     .map_err(|error| Error::with_source(error.kind(), format!("cannot open {name}"), error))?;
     Ok(Opened {
         storage: Storage {

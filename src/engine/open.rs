@@ -32,14 +32,24 @@ impl Engine {
         Self::recover(Storage::in_memory(options)?, options)
     }
 
-    fn recover(Opened { storage, mut marks }: Opened, options: &StoreBuilder) -> Result<Self> {
-        let claims = storage.claims()?;
+    fn recover(Opened { storage, marks }: Opened, options: &StoreBuilder) -> Result<Self> {
         let engine = Self::with(options, storage, marks);
-        let now = engine.now();
+        match engine.load(marks) {
+            Ok(()) => Ok(engine),
+            Err(error) => {
+                engine.storage.give_up();
+                Err(error)
+            }
+        }
+    }
+
+    fn load(&self, mut marks: Marks) -> Result<()> {
+        let claims = self.storage.claims()?;
+        let now = self.now();
 
         let beyond = Fence::new(marks.fences_reserved);
         if let Some((_, record)) = claims.iter().find(|(_, record)| record.fence >= beyond) {
-            return Err(engine.beyond(record.fence, beyond));
+            return Err(self.beyond(record.fence, beyond));
         }
 
         // Every claim found open belongs to a process that is gone.
@@ -65,15 +75,15 @@ impl Engine {
             ..marks
         };
         let sweep = Sweep { now, records_max: 0, exact: false };
-        checkpoint::apply(&engine.storage, &writes, &mut marks, wanted, sweep, |_| {})
+        checkpoint::apply(&self.storage, &writes, &mut marks, wanted, sweep, |_| {})
             .map_err(|failure| failure.error)?;
-        engine.committer.reset(marks);
+        self.committer.reset(marks);
 
-        engine.load_records(now, beyond)?;
+        self.load_records(now, beyond)?;
         for (key, record) in interrupted {
-            engine.load_claim(key, record)?;
+            self.load_claim(key, record)?;
         }
-        Ok(engine)
+        Ok(())
     }
 
     fn load_records(&self, now: Timestamp, beyond: Fence) -> Result<()> {
