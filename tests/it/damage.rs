@@ -2,14 +2,13 @@
 //! so, or answers as it did before; it never gives another answer, and never
 //! takes a completed key for a new one without having been told not to look.
 //!
-//! `KEYONCE_DAMAGED_COPIES` sets how many damaged copies of a file are tried
-//! (default: 300).
+//! Damage that is made by hand is here, damage at random in [`copies`].
+
+mod copies;
 
 use crate::support::{clock, fresh, key, print, quietly};
 use keyonce::{Begin, ErrorKind, Key, ManualClock, Store};
 use redb::{Database, ReadableTable as _, TableDefinition};
-use std::fs;
-use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -19,7 +18,6 @@ const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("keyonce.r
 const PAYLOADS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("keyonce.payloads");
 
 const KEYS: usize = 120;
-const PAGE: usize = 4096;
 
 fn name(n: usize) -> Key {
     key(&format!("key {n}"))
@@ -41,22 +39,13 @@ fn make(path: &Path, salt: u8, clock: &ManualClock) {
 }
 
 /// What looking at a damaged store came to.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     refused: usize,
     failed_reads: usize,
     harmless: usize,
     forgotten: usize,
     replays: usize,
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % n
-    }
 }
 
 impl Tally {
@@ -119,13 +108,6 @@ impl Tally {
         self.failed_reads += usize::from(failed > 0);
         self.forgotten += forgotten;
         self.harmless += usize::from(failed + forgotten == 0);
-    }
-
-    fn report(&self, what: &str) {
-        println!(
-            "{what}: {} refused at open, {} failed reads, {} harmless, {} keys forgotten, {} replays",
-            self.refused, self.failed_reads, self.harmless, self.forgotten, self.replays
-        );
     }
 }
 
@@ -257,113 +239,6 @@ fn a_damaged_or_missing_table_is_refused() {
         });
         assert_eq!((tally.refused, tally.replays), (1, 0));
     }
-}
-
-fn copies() -> usize {
-    std::env::var("KEYONCE_DAMAGED_COPIES").map_or(300, |copies| copies.parse().expect("a number of copies"))
-}
-
-/// Damages `bytes` in one of six ways; says how.
-fn damage(bytes: &mut Vec<u8>, other: &[u8], dice: &mut Dice) -> String {
-    let page = |dice: &mut Dice, bytes: &[u8]| dice.below(bytes.len() / PAGE) * PAGE;
-    match dice.below(6) {
-        0 => {
-            let (at, bit) = (dice.below(bytes.len()), dice.below(8));
-            bytes[at] ^= 1 << bit;
-            format!("bit {bit} of byte {at}")
-        }
-        1 => {
-            // Where something is: most of a small file is not in use.
-            let used: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at] != 0).collect();
-            let at = used[dice.below(used.len())];
-            bytes[at] = bytes[at].wrapping_add(1 + u8::try_from(dice.below(255)).unwrap());
-            format!("byte {at}")
-        }
-        2 => {
-            let len = dice.below(bytes.len());
-            bytes.truncate(len);
-            format!("cut to {len} bytes")
-        }
-        3 => {
-            let at = page(dice, bytes);
-            bytes[at..at + PAGE].fill(0);
-            format!("zeros at {at}")
-        }
-        4 => {
-            let (one, two) = (page(dice, bytes), page(dice, bytes));
-            let kept = bytes[one..one + PAGE].to_vec();
-            bytes.copy_within(two..two + PAGE, one);
-            bytes[two..two + PAGE].copy_from_slice(&kept);
-            format!("pages at {one} and {two} swapped")
-        }
-        _ => {
-            let at = page(dice, &bytes[..bytes.len().min(other.len())]);
-            bytes[at..at + PAGE].copy_from_slice(&other[at..at + PAGE]);
-            format!("the page at {at} of another store")
-        }
-    }
-}
-
-fn damaged_copies(check: bool, copies: usize) -> Tally {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, copy) = (folder.path().join("s.keyonce"), folder.path().join("copy.keyonce"));
-    let clock = clock();
-    make(&path, 1, &clock);
-    make(&folder.path().join("other"), 100, &clock);
-    let (good, other) = (fs::read(&path).unwrap(), fs::read(folder.path().join("other")).unwrap());
-    let mut dice = Dice(20);
-    let mut tally = Tally::default();
-    for number in 0..copies {
-        let mut bytes = good.clone();
-        let what = format!("copy {number}: {}", damage(&mut bytes, &other, &mut dice));
-        fs::write(&copy, &bytes).unwrap();
-        tally.look(&copy, &clock, check, !check, &what);
-    }
-    tally
-}
-
-#[test]
-fn a_damaged_file_is_an_error_or_answers_as_before() {
-    let tally = damaged_copies(true, copies());
-    tally.report("checked");
-    assert!(tally.refused > 0 && tally.harmless > 0 && tally.replays > 0);
-    assert_eq!(tally.forgotten, 0);
-}
-
-#[test]
-fn without_the_check_a_damaged_file_never_gives_another_answer() {
-    let tally = damaged_copies(false, copies() / 2);
-    tally.report("unchecked");
-    assert!(tally.refused > 0 && tally.harmless > 0 && tally.replays > 0);
-}
-
-// Damage can come after the open. Nothing is in memory but the index.
-#[test]
-fn damage_under_an_open_store_never_gives_another_answer() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.keyonce");
-    let clock = clock();
-    make(&path, 1, &clock);
-    let good = fs::read(&path).unwrap();
-    let (mut dice, mut tally) = (Dice(5), Tally::default());
-    for round in 0..copies() / 10 {
-        fs::write(&path, &good).unwrap();
-        let options = Store::builder().clock(clock.clone()).replay_cache(0).storage_cache(0);
-        let store = options.open(&path).unwrap();
-        let file = fs::File::options().write(true).open(&path).unwrap();
-        let used: Vec<usize> = (PAGE..good.len()).filter(|&at| good[at] != 0).collect();
-        for _ in 0..20 {
-            let at = used[dice.below(used.len())];
-            file.write_all_at(&[good[at] ^ (1 << dice.below(8))], at as u64).unwrap();
-        }
-        // A key is never taken for a new one: the index knows it.
-        tally.ask(&store, false, &format!("round {round}"));
-        assert!(matches!(store.get(&key("cut off")), Ok(Some(entry)) if entry.fingerprint() == print("a")));
-        let _ = quietly(|| catch_unwind(AssertUnwindSafe(|| store.close())))
-            .unwrap_or_else(|_| panic!("a panic escaped from close: round {round}"));
-    }
-    tally.report("while open");
-    assert!(tally.failed_reads > 0 && tally.replays > 0);
 }
 
 // The check of this module itself: an undamaged copy is harmless throughout.
