@@ -281,7 +281,19 @@ impl Storage {
 impl Drop for Storage {
     fn drop(&mut self) {
         self.cut_off_if_damaged();
+        if let Some(database) = self.database.get_mut().take() {
+            discard(database, &self.name);
+        }
     }
+}
+
+/// Drops a database whose closing nobody can be told of. redb works on its file
+/// there, and so can panic as in any other call.
+fn discard(database: Database, name: &str) {
+    let _ = guarded(name, || {
+        drop(database);
+        Ok(())
+    });
 }
 
 pub(crate) type DatabaseGuard<'a> = parking_lot::MappedRwLockReadGuard<'a, Database>;
@@ -546,7 +558,7 @@ fn initialise(database: &Database, name: &str) -> Result<()> {
 }
 
 fn read_meta(database: Database, name: String, file: Option<Arc<Shared>>) -> Result<Opened> {
-    let (codec, marks) = guarded(&name, || {
+    let read = guarded(&name, || {
         let read = || -> Result<(Codec, Marks), ReadError> {
             let transaction = database.begin_read()?;
             // A table that is gone must not be made anew, empty.
@@ -561,17 +573,22 @@ fn read_meta(database: Database, name: String, file: Option<Arc<Shared>>) -> Res
             Ok((codec, codec.decode_marks(marks.value())?))
         };
         read().map_err(|error| error.within(&name))
-    })
-    .inspect_err(|_| file.iter().for_each(|file| file.cut_off()))
-    .map_err(|error| Error::with_source(error.kind(), format!("cannot open {name}"), error))?;
-    Ok(Opened {
-        storage: Storage {
-            database: RwLock::new(Some(database)),
-            codec,
-            name,
-            file,
-            damaged: AtomicBool::new(false),
-        },
-        marks,
-    })
+    });
+    match read {
+        Ok((codec, marks)) => Ok(Opened {
+            storage: Storage {
+                database: RwLock::new(Some(database)),
+                codec,
+                name,
+                file,
+                damaged: AtomicBool::new(false),
+            },
+            marks,
+        }),
+        Err(error) => {
+            file.iter().for_each(|file| file.cut_off());
+            discard(database, &name);
+            Err(Error::with_source(error.kind(), format!("cannot open {name}"), error))
+        }
+    }
 }
