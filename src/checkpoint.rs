@@ -14,6 +14,7 @@ use crate::record::{Record, State, is_past};
 use crate::storage::{CLAIMS, MARKS, META, PAYLOADS, RECORDS, Storage, guarded, storage_error};
 use crate::time::Timestamp;
 use redb::{ReadableTable as _, Table, WriteTransaction};
+use std::ops::{Bound, Range};
 
 /// The new state of a key, and where the old one stands.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +36,19 @@ pub(crate) struct Sweep {
     pub(crate) exact: bool,
 }
 
-/// A record that a sweep removes. `key` is `None` if its row is damaged.
-#[derive(Debug)]
+/// The records that a sweep removes.
+#[derive(Debug, Default)]
 pub(crate) struct Swept {
-    pub(crate) position: Position,
-    pub(crate) key: Option<Key>,
+    rows: Vec<SweptRow>,
+    /// All keys, one after the other.
+    keys: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct SweptRow {
+    position: Position,
+    /// Where its framed key stands in `keys`; `None` if the row is damaged.
+    key: Option<Range<usize>>,
 }
 
 /// What was written.
@@ -74,7 +83,7 @@ pub(crate) fn apply(
     marks: &mut Marks,
     wanted: Marks,
     sweep: Sweep,
-    dead: impl FnOnce(&[Swept]),
+    dead: impl FnOnce(&Swept),
 ) -> Result<Applied, Failure> {
     let not_written = |error| Failure { unknown: false, error };
     let database = storage.database().map_err(not_written)?;
@@ -86,7 +95,7 @@ pub(crate) fn apply(
         let mut applied = Applied::default();
         let swept =
             write_rows(storage, &transaction, writes, &mut new_marks, sweep, &mut applied).map_err(failed)?;
-        if writes.is_empty() && swept.is_empty() && new_marks == *marks {
+        if writes.is_empty() && swept.rows.is_empty() && new_marks == *marks {
             transaction.abort().map_err(|error| failed(error.into()))?;
             return Ok(applied);
         }
@@ -117,12 +126,12 @@ fn write_rows(
     marks: &mut Marks,
     sweep: Sweep,
     applied: &mut Applied,
-) -> Result<Vec<Swept>, redb::Error> {
+) -> Result<Swept, redb::Error> {
     write_claims(storage, transaction, writes)?;
     let mut payloads = Payloads::default();
     let swept = {
         let mut records = transaction.open_table(RECORDS)?;
-        let swept = sweep_slice(storage, &mut records, &mut payloads, sweep)?;
+        let swept = sweep_slice(storage, &mut records, sweep)?;
         for write in writes {
             if let Home::Record(position) = write.before {
                 drop(records.remove(position.0)?);
@@ -142,8 +151,8 @@ fn write_rows(
         }
         swept
     };
-    payloads.write(transaction)?;
-    applied.swept = swept.len();
+    payloads.write(transaction, &swept)?;
+    applied.swept = swept.rows.len();
     transaction.open_table(META)?.insert(MARKS, &*storage.codec.encode_marks(*marks))?;
     Ok(swept)
 }
@@ -175,9 +184,10 @@ struct Payloads {
 }
 
 impl Payloads {
-    fn write(self, transaction: &WriteTransaction) -> Result<(), redb::Error> {
+    fn write(self, transaction: &WriteTransaction, swept: &Swept) -> Result<(), redb::Error> {
         // Opened in any case: a table that cannot be is found by every commit.
         let mut payloads = transaction.open_table(PAYLOADS)?;
+        remove_all(&mut payloads, swept.rows.iter().map(|row| row.position), |_, _| {})?;
         for (position, payload) in self.changes {
             match payload {
                 Some(payload) => drop(payloads.insert(position.0, &*payload)?),
@@ -214,44 +224,72 @@ fn free_position(
 fn sweep_slice(
     storage: &Storage,
     records: &mut Table<'_, u64, &[u8]>,
-    payloads: &mut Payloads,
     sweep: Sweep,
-) -> Result<Vec<Swept>, redb::Error> {
-    let mut swept = Vec::new();
+) -> Result<Swept, redb::Error> {
     let passed = Position::unit_of(sweep.now);
-    let end = if sweep.exact { Position::end_of_unit(sweep.now) } else { passed };
-    let mut with_payload = false;
-    for row in records.range(..=end.0)? {
-        if swept.len() == sweep.records_max {
+    let end = if sweep.exact {
+        Bound::Included(Position::end_of_unit(sweep.now).0)
+    } else {
+        Bound::Excluded(passed.0)
+    };
+    let mut dying = Vec::new();
+    for row in records.range::<u64>((Bound::Unbounded, end))? {
+        if dying.len() == sweep.records_max {
             break;
         }
         let (position, value) = row?;
         let position = Position(position.value());
-        let stored = storage.codec.decode_record(position, value.value());
-        let expired = match &stored {
-            Ok(stored) => is_past(stored.expires_at, sweep.now),
-            // Its place says that it has expired, whatever is left of it.
-            Err(_) => position < passed,
-        };
-        if !expired || (!sweep.exact && position >= passed) {
-            continue;
+        // In a unit that has passed its place says that a record has expired,
+        // whatever is left of its row.
+        let expired = position < passed
+            || storage
+                .codec
+                .decode_record(position, value.value())
+                .is_ok_and(|stored| is_past(stored.expires_at, sweep.now));
+        if expired {
+            dying.push(position);
         }
-        with_payload |= stored.as_ref().map_or(true, |stored| stored.payload_len().is_some());
-        let key = stored.ok().and_then(|stored| Key::from_framed(stored.key));
-        swept.push(Swept { position, key });
     }
-    let Some(last) = swept.last().map(|swept| swept.position) else { return Ok(swept) };
-    // One range delete; in the unit that is not over it steps over the living.
-    let mut dying = swept.iter().peekable();
-    let mut lives = |position, _: &[u8]| {
-        let dies = dying.next_if(|swept| swept.position.0 == position).is_some();
-        !dies
-    };
-    records.retain_in(..=last.0, &mut lives)?;
-    if with_payload {
-        payloads.changes.extend(swept.iter().map(|swept| (swept.position, None)));
-    }
+    let mut swept = Swept::default();
+    swept.rows.reserve(dying.len());
+    remove_all(records, dying.into_iter(), |position, row| {
+        let key = storage.codec.key_of_record(position, row).ok();
+        swept.push(position, key);
+    })?;
     Ok(swept)
+}
+
+/// Removes the rows at these positions, which are in order, and shows each to
+/// `each`: one range delete, which steps over what lives in between.
+fn remove_all(
+    table: &mut Table<'_, u64, &[u8]>,
+    positions: impl DoubleEndedIterator<Item = Position> + Clone,
+    mut each: impl FnMut(Position, &[u8]),
+) -> Result<(), redb::Error> {
+    let Some(last) = positions.clone().next_back() else { return Ok(()) };
+    let mut positions = positions.peekable();
+    table.retain_in(..=last.0, |position, row| {
+        while positions.next_if(|dying| dying.0 < position).is_some() {}
+        let dies = positions.next_if(|dying| dying.0 == position).is_some();
+        if dies {
+            each(Position(position), row);
+        }
+        !dies
+    })?;
+    Ok(())
+}
+
+impl Swept {
+    fn push(&mut self, position: Position, key: Option<&[u8]>) {
+        let start = self.keys.len();
+        self.keys.extend_from_slice(key.unwrap_or_default());
+        self.rows.push(SweptRow { position, key: key.map(|_| start..self.keys.len()) });
+    }
+
+    /// Each record's position, and its framed key unless its row is damaged.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Position, Option<&[u8]>)> {
+        self.rows.iter().map(|row| (row.position, row.key.clone().map(|range| &self.keys[range])))
+    }
 }
 
 impl Failure {

@@ -220,6 +220,18 @@ impl Codec {
         Ok(StoredRecord { key: body.key.0, fence: Fence::new(body.fence), expires_at, fingerprint, body })
     }
 
+    /// The framed key of the record at `position`, whose row is not damaged;
+    /// nothing else in it is looked at.
+    pub(crate) fn key_of_record(self, position: Position, row: &[u8]) -> Result<&[u8]> {
+        let place = Place::Record(position);
+        let body = &self.unseal(row, place)?[1..];
+        let config = bincode::config::standard().with_limit::<ROW_MAX>();
+        match bincode::serde::borrow_decode_from_slice(body, config) {
+            Ok((Raw(key), _)) if Key::is_framed(key) => Ok(key),
+            _ => Err(bad(place, "its key is not framed")),
+        }
+    }
+
     /// The response of `record`, whose payload stands at `position`.
     pub(crate) fn decode_payload(
         self,

@@ -69,7 +69,7 @@ pub(crate) trait Commits {
     /// record at this position), or was not written for all that is known.
     fn settle(&self, entry: Entry, written: Result<Option<Position>, ()>);
     /// Takes swept records out of the table.
-    fn forget_swept(&self, swept: &[Swept]);
+    fn forget_swept(&self, swept: &Swept);
 }
 
 #[derive(Debug)]
@@ -246,7 +246,7 @@ impl Committer {
         if next_fence + FENCE_BLOCK / 2 > wanted.fences_reserved {
             wanted.fences_reserved = next_fence + FENCE_BLOCK;
         }
-        let forget = |swept: &[Swept]| engine.forget_swept(swept);
+        let forget = |swept: &Swept| engine.forget_swept(swept);
         let applied = checkpoint::apply(engine.storage(), &writes, &mut marks, wanted, sweep, forget);
         drop(marks);
         drop(writes);

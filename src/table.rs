@@ -203,6 +203,14 @@ impl ClaimTable {
         }
     }
 
+    /// Counts a record out whose framed key is known.
+    pub(crate) fn count_record_out(&self, framed: &[u8]) {
+        self.counts.keys.fetch_sub(1, Ordering::Relaxed);
+        if let Some((scopes, key)) = self.counts.scopes.as_ref().zip(Key::from_framed(framed)) {
+            scopes.count_out(&key);
+        }
+    }
+
     pub(crate) fn count_claim_out(&self) {
         self.counts.claims.fetch_sub(1, Ordering::Relaxed);
     }

@@ -71,23 +71,18 @@ impl Commits for Engine {
         }
     }
 
-    fn forget_swept(&self, swept: &[Swept]) {
-        for Swept { position, key } in swept {
+    fn forget_swept(&self, swept: &Swept) {
+        for (position, key) in swept.iter() {
             let Some(key) = key else {
-                self.table.purge_position(*position);
+                self.table.purge_position(position);
                 continue;
             };
-            let hash = self.table.hash(key.as_framed());
+            let hash = self.table.hash(key);
             let mut shard = self.table.lock(hash);
-            if shard.unindex(hash, *position) {
-                self.table.count_key_out(key);
+            if shard.unindex(hash, position) {
+                self.table.count_record_out(key);
             }
-            let dead = shard
-                .slot(hash, key)
-                .is_some_and(|slot| slot.home == Home::Record(*position) && slot.pending.is_none());
-            if dead {
-                shard.take(hash, key);
-            }
+            shard.forget_record(hash, position);
         }
     }
 }

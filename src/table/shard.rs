@@ -111,6 +111,17 @@ impl Shard {
         Some(slot)
     }
 
+    /// Takes out the slot of a record that is swept, unless a write of its key
+    /// is under way.
+    pub(crate) fn forget_record(&mut self, hash: u64, position: Position) {
+        let is_swept =
+            |slot: &Slot| slot.hash == hash && slot.home == Home::Record(position) && slot.pending.is_none();
+        if let Some(slot) = self.slots.find(hash, is_swept) {
+            let key = slot.key.clone();
+            self.take(hash, &key);
+        }
+    }
+
     /// Gives a slot whose key is completed and on disk to the cache.
     pub(crate) fn cache(&mut self, hash: u64, key: &Key) {
         let Some(slot) = self.slots.find_mut(hash, |slot| slot.hash == hash && slot.key == *key) else {
