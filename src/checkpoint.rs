@@ -91,6 +91,7 @@ pub(crate) fn apply(
     let mut new_marks = wanted;
     let result = guarded(storage.name(), || {
         let failed = |error: redb::Error| storage_error(error, storage.name(), "write to");
+        storage.drop_snapshot();
         let transaction = database.begin_write().map_err(|error| failed(error.into()))?;
         let mut applied = Applied::default();
         let swept =
@@ -101,8 +102,9 @@ pub(crate) fn apply(
         }
         dead(&swept);
         unknown = true;
-        transaction.commit().map_err(|error| failed(error.into()))?;
-        Ok(applied)
+        let committed = transaction.commit().map_err(|error| failed(error.into()));
+        storage.drop_snapshot();
+        committed.map(|()| applied)
     });
     match result {
         Ok(applied) => {

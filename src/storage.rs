@@ -20,11 +20,12 @@ use crate::options::StoreBuilder;
 use crate::position::Position;
 use crate::record::{Fence, Record};
 use bytes::Bytes;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use redb::backends::InMemoryBackend;
 use redb::{
-    AccessGuard, BackendError, Database, DatabaseError, ReadableDatabase as _, ReadableTable,
-    ReadableTableMetadata as _, StorageBackend, StorageError, TableDefinition, TableError, TableHandle as _,
+    AccessGuard, BackendError, Database, DatabaseError, ReadOnlyTable, ReadTransaction,
+    ReadableDatabase as _, ReadableTable, ReadableTableMetadata as _, StorageBackend, StorageError,
+    TableDefinition, TableError, TableHandle as _,
 };
 use std::io;
 use std::ops::RangeInclusive;
@@ -63,6 +64,16 @@ pub(crate) struct Storage {
     /// The file, if there is one.
     file: Option<Arc<Shared>>,
     damaged: AtomicBool,
+    /// What the last commit left, for those who look for one record. Made by
+    /// the first of them, dropped by the next commit.
+    snapshot: Mutex<Option<Arc<Snapshot>>>,
+}
+
+/// A read transaction, with the table that every read needs open.
+#[derive(Debug)]
+struct Snapshot {
+    transaction: ReadTransaction,
+    records: ReadOnlyTable<u64, &'static [u8]>,
 }
 
 /// What the file said when it was opened.
@@ -189,17 +200,15 @@ impl Storage {
     /// `Absent` if nothing stands there; `Other` if the record is another key's
     /// (whose hash is the same).
     pub(crate) fn record(&self, position: Position, key: &Key) -> Result<Found> {
-        self.read(|transaction| {
-            let Some(row) = transaction.open_table(RECORDS)?.get(position.0)? else {
-                return Ok(Found::Absent);
-            };
+        self.read_snapshot(|snapshot| {
+            let Some(row) = snapshot.records.get(position.0)? else { return Ok(Found::Absent) };
             let stored = self.codec.decode_record(position, row.value())?;
             if stored.key != key.as_framed() {
                 return Ok(Found::Other);
             }
             let payload = match stored.payload_len() {
                 None => None,
-                Some(_) => Some(self.payload(transaction, position, &stored)?),
+                Some(_) => Some(self.payload(&snapshot.transaction, position, &stored)?),
             };
             Ok(Found::Record(stored.to_record(payload)))
         })
@@ -215,7 +224,7 @@ impl Storage {
 
     fn payload(
         &self,
-        transaction: &redb::ReadTransaction,
+        transaction: &ReadTransaction,
         position: Position,
         stored: &StoredRecord<'_>,
     ) -> Result<Bytes, ReadError> {
@@ -228,13 +237,45 @@ impl Storage {
         Ok(self.codec.decode_payload(position, stored, row.value())?)
     }
 
-    fn read<T>(&self, body: impl FnOnce(&redb::ReadTransaction) -> Result<T, ReadError>) -> Result<T> {
+    fn read<T>(&self, body: impl FnOnce(&ReadTransaction) -> Result<T, ReadError>) -> Result<T> {
         let database = self.database()?;
         guarded(&self.name, || {
             let transaction = database.begin_read().map_err(ReadError::from);
             transaction.and_then(|transaction| body(&transaction)).map_err(|error| error.within(&self.name))
         })
         .inspect_err(|error| self.note(error))
+    }
+
+    /// Like `read`, for what one commit changes little of: opening a
+    /// transaction and a table takes longer than reading a record.
+    fn read_snapshot<T>(&self, body: impl FnOnce(&Snapshot) -> Result<T, ReadError>) -> Result<T> {
+        let database = self.database()?;
+        guarded(&self.name, || {
+            let snapshot = self.snapshot(&database);
+            snapshot.and_then(|snapshot| body(&snapshot)).map_err(|error| error.within(&self.name))
+        })
+        .inspect_err(|error| self.note(error))
+    }
+
+    fn snapshot(&self, database: &Database) -> Result<Arc<Snapshot>, ReadError> {
+        // Made with the lock held, so that a commit which ends meanwhile
+        // drops what was made before it.
+        let mut kept = self.snapshot.lock();
+        if let Some(snapshot) = &*kept {
+            return Ok(Arc::clone(snapshot));
+        }
+        let transaction = database.begin_read()?;
+        let records = transaction.open_table(RECORDS)?;
+        let snapshot = Arc::new(Snapshot { transaction, records });
+        *kept = Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    /// To be called before a commit, so that it can use the pages that the
+    /// snapshot holds; and after it, before anybody is told of it.
+    pub(crate) fn drop_snapshot(&self) {
+        let snapshot = self.snapshot.lock().take();
+        drop(snapshot);
     }
 
     /// Notes that the file is damaged, if that is what an error says.
@@ -266,6 +307,7 @@ impl Storage {
         let mut database = self.database.write();
         let database = database.as_mut().ok_or_else(Error::closed)?;
         guarded(&self.name, || {
+            self.drop_snapshot();
             database.compact().map_err(|error| storage_error(error, &self.name, "compact"))
         })
     }
@@ -274,13 +316,17 @@ impl Storage {
     pub(crate) fn close(&self) -> Result<()> {
         let Some(database) = self.database.write().take() else { return Ok(()) };
         self.cut_off_if_damaged();
-        guarded(&self.name, || database.close().map_err(|error| storage_error(error, &self.name, "close")))
+        guarded(&self.name, || {
+            self.drop_snapshot();
+            database.close().map_err(|error| storage_error(error, &self.name, "close"))
+        })
     }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
         self.cut_off_if_damaged();
+        self.drop_snapshot();
         if let Some(database) = self.database.get_mut().take() {
             discard(database, &self.name);
         }
@@ -582,6 +628,7 @@ fn read_meta(database: Database, name: String, file: Option<Arc<Shared>>) -> Res
                 name,
                 file,
                 damaged: AtomicBool::new(false),
+                snapshot: Mutex::new(None),
             },
             marks,
         }),
