@@ -133,12 +133,13 @@ impl Storage {
         })
     }
 
-    /// Calls `each` with every completed record.
+    /// Visits every completed record, with as many visitors as there are cores.
     ///
-    /// A long table is cut into ranges of positions, one for each core; within
-    /// a range the order holds.
-    pub(crate) fn scan(&self, each: impl Fn(Position, &StoredRecord<'_>) -> Result<()> + Sync) -> Result<()> {
+    /// The positions are cut into ranges, and each visitor takes one after the
+    /// other until all are taken; within a range the order holds.
+    pub(crate) fn scan<V: Visitor>(&self, visitor: impl Fn() -> V + Sync) -> Result<()> {
         const WORTH_A_THREAD: u64 = 50_000;
+        const RANGES_A_VISITOR: u64 = 16;
         let (len, edges) = self.read(|transaction| {
             let records = transaction.open_table(RECORDS)?;
             let edge = |row: Option<(AccessGuard<'_, u64>, _)>| row.map(|row| row.0.value());
@@ -146,15 +147,23 @@ impl Storage {
         })?;
         let Some((first, last)) = edges else { return Ok(()) };
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-        let parts = cores.min(len / WORTH_A_THREAD + 1);
-        let step = (last - first) / parts + 1;
+        let visitors = cores.min(len / WORTH_A_THREAD + 1);
+        let ranges = visitors * RANGES_A_VISITOR;
+        let step = last.saturating_sub(first) / ranges + 1;
+        let next = AtomicU64::new(0);
+        let visit = || {
+            let mut visitor = visitor();
+            loop {
+                let range = next.fetch_add(1, Ordering::Relaxed);
+                let Some(from) = (range < ranges).then(|| first.checked_add(range * step)).flatten() else {
+                    return visitor.finish();
+                };
+                self.scan_range(from..=from.saturating_add(step - 1), &mut visitor)?;
+            }
+        };
         thread::scope(|scope| {
-            let (first_part, each) = (first..=first.saturating_add(step - 1), &each);
-            let others: Vec<_> = (1..parts)
-                .filter_map(|part| first.checked_add(part * step))
-                .map(|from| scope.spawn(move || self.scan_range(from..=from.saturating_add(step - 1), each)))
-                .collect();
-            let mut result = self.scan_range(first_part, each);
+            let others: Vec<_> = (1..visitors).map(|_| scope.spawn(visit)).collect();
+            let mut result = visit();
             for other in others {
                 result = result.and(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
             }
@@ -162,16 +171,12 @@ impl Storage {
         })
     }
 
-    fn scan_range(
-        &self,
-        range: RangeInclusive<u64>,
-        each: &impl Fn(Position, &StoredRecord<'_>) -> Result<()>,
-    ) -> Result<()> {
+    fn scan_range(&self, range: RangeInclusive<u64>, visitor: &mut impl Visitor) -> Result<()> {
         self.read(|transaction| {
             for row in transaction.open_table(RECORDS)?.range(range)? {
                 let (position, value) = row?;
                 let position = Position(position.value());
-                each(position, &self.codec.decode_record(position, value.value())?)?;
+                visitor.visit(position, &self.codec.decode_record(position, value.value())?)?;
             }
             Ok(())
         })
@@ -343,6 +348,12 @@ fn discard(database: Database, name: &str) {
 }
 
 pub(crate) type DatabaseGuard<'a> = parking_lot::MappedRwLockReadGuard<'a, Database>;
+
+/// Who looks at every record while a store is opened: one on each core.
+pub(crate) trait Visitor {
+    fn visit(&mut self, position: Position, stored: &StoredRecord<'_>) -> Result<()>;
+    fn finish(self) -> Result<()>;
+}
 
 /// What stands at a position.
 #[derive(Debug)]

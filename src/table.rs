@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A power of two; enough that two cores seldom meet, few enough that a small
 /// store is small.
-const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 64;
 
 /// Keeps a shard's lock from sharing a cache line (or the pair that is fetched
 /// together) with the next one's.
@@ -112,9 +112,17 @@ impl ClaimTable {
     }
 
     pub(crate) fn lock(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        self.lock_shard(self.shard_of(hash))
+    }
+
+    /// The number of the shard that a key with this hash is in.
+    pub(crate) fn shard_of(&self, hash: u64) -> usize {
         // Neither the lowest bits nor the highest 7: the hash tables within the
         // shard go by those.
-        let shard = usize::try_from(hash >> 40).unwrap_or(0) % SHARDS;
+        usize::try_from(hash >> 40).unwrap_or(0) % self.shards.len()
+    }
+
+    pub(crate) fn lock_shard(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].0.lock()
     }
 
@@ -183,9 +191,9 @@ impl ClaimTable {
         }
     }
 
-    /// Counts a record found when a store opens, whose scope nobody asks for.
-    pub(crate) fn count_found_record(&self) {
-        self.counts.keys.fetch_add(1, Ordering::Relaxed);
+    /// Counts records found when a store opens, whose scopes nobody asks for.
+    pub(crate) fn count_found_records(&self, found: usize) {
+        self.counts.keys.fetch_add(found, Ordering::Relaxed);
     }
 
     /// Counts a key in without asking for room.

@@ -1,5 +1,7 @@
 //! Opening: what the file says becomes the table.
 
+mod loader;
+
 use crate::checkpoint::{self, Sweep, Write};
 use crate::codec::Marks;
 use crate::commit::FENCE_BLOCK;
@@ -13,6 +15,7 @@ use crate::storage::{Opened, Storage};
 use crate::table::Slot;
 use crate::time::Timestamp;
 use crate::transition::{Event, Next, transition};
+use loader::Loader;
 use parking_lot::Mutex;
 use std::path::Path;
 
@@ -88,30 +91,7 @@ impl Engine {
 
     fn load_records(&self, now: Timestamp, beyond: Fence) -> Result<()> {
         let doubtful = Mutex::new(Vec::new());
-        self.storage.scan(|position, stored| {
-            // Swept or not, it is dead; its key may be claimed anew.
-            if is_past(stored.expires_at, now) {
-                return Ok(());
-            }
-            if stored.fence >= beyond {
-                return Err(self.beyond(stored.fence, beyond));
-            }
-            let hash = self.table.hash(stored.key);
-            let mut shard = self.table.lock(hash);
-            if shard.has_hash(hash) {
-                let others = shard.positions(hash);
-                doubtful.lock().extend(others.into_iter().map(|other| (other, position)));
-            }
-            shard.index(hash, position);
-            drop(shard);
-            if self.table.counts_scopes() {
-                let key = Key::from_framed(stored.key).expect("decoding checks the frame");
-                self.table.count_found(&key, false);
-            } else {
-                self.table.count_found_record();
-            }
-            Ok(())
-        })?;
+        self.storage.scan(|| Loader::new(self, now, beyond, &doubtful))?;
         // Two live records of one hash: two keys, or a damaged file.
         for (one, other) in doubtful.into_inner() {
             if self.storage.key_at(one)? == self.storage.key_at(other)? {
